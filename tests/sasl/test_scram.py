@@ -20,13 +20,12 @@ TREE = Path(__file__).parent.parent / "data" / "zookeeper-tree.json"
 def answer(server: ScramSaslServer, message: bytes) -> bytes:
     """The answer, after the work that belongs on a thread."""
     evaluation = server.evaluate(message)
-    try:
-        work = next(evaluation)
-        while True:
-            work = evaluation.send(work())
-    except StopIteration as ended:
-        assert isinstance(ended.value, bytes)
-        return ended.value
+    result: object = None
+    while True:
+        try:
+            result = evaluation.send(result)()
+        except StopIteration as end:
+            return bytes(end.value)
 
 
 def log_in(server: ScramSaslServer, user: str, password: str, digest: str, extension: str = "") -> None:

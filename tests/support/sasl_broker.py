@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import urllib.request
+
 from tests.support.sasl_walks import ITERATIONS, MAX_RECEIVE, PLAIN_USERS, REAUTH_MS, SCRAM_USERS
 from tidelog import Admin
 from tidelog.clients.admin.users import ScramMechanism, UserScramCredentialUpsertion
@@ -37,6 +41,23 @@ def sasl_broker(**settings: object) -> Broker:
             ]
         )
     return broker
+
+
+def metric(broker: Broker, name: str, listener: str) -> float:
+    """The value of a socket server metric of a listener; the broker needs metrics.listener."""
+    url = f"http://{broker.settings['metrics.listener']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+    pattern = rf'kafka_server_socket_server_metrics_{name}{{[^}}]*listener="{listener}"[^}}]*}} (\S+)'
+    found = re.search(pattern, text)
+    assert found is not None, name
+    return float(found[1])
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def listeners(broker: Broker) -> dict[str, str]:
