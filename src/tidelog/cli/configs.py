@@ -63,6 +63,7 @@ class Entity:
 @tool_command("configs")
 @bootstrap_server
 @valued("--bootstrap-controller", "HOST:PORT[,...]", "Not served: the tool connects to brokers only.")
+@valued("--zookeeper", "HOST:PORT[,...]", "Change SCRAM credentials of users without a broker.")
 @valued("--command-config", "FILE", "A properties file with settings of the client.")
 @switch("--describe", "Print settings.")
 @switch("--alter", "Change settings.")
@@ -96,6 +97,9 @@ def configs(ctx: click.Context, /, **flags: object) -> None:
     bootstrap = str(flags["bootstrap_server"])
     file = flags["command_config"]
     try:
+        if flags["zookeeper"] is not None:
+            in_zookeeper(str(flags["zookeeper"]), entities, flags)
+            return
         with open_admin(bootstrap, None if file is None else str(file)) as admin:
             if flags["describe"]:
                 describe(
@@ -109,6 +113,18 @@ def configs(ctx: click.Context, /, **flags: object) -> None:
     except KafkaError as error:
         click.echo(f"Error while executing config command: {error_text(error)}", err=True)
         ctx.exit(1)
+
+
+def in_zookeeper(connect: str, entities: list[Entity], flags: dict[str, object]) -> None:
+    import asyncio
+
+    from tidelog.cli.configs_zookeeper import run
+    from tidelog.metadata.tree import TreeError, TreeUnavailable
+
+    try:
+        asyncio.run(run(connect, entities, added(flags), deleted(flags), alters=bool(flags["alter"])))
+    except (TreeError, TreeUnavailable) as error:
+        raise ValueError(str(error)) from None
 
 
 def check(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:
@@ -279,13 +295,19 @@ def alter_passwords(admin: Admin, user: str, add: dict[str, str], remove: list[s
         UserScramCredentialDeletion(user, ScramMechanism(SCRAM[name])) for name in remove
     ]
     for name, text in add.items():
-        match = re.fullmatch(r"(?:iterations=(-?[0-9]*),)?password=(.*)", text)
-        if match is None:
-            raise ValueError(f"Invalid credential property {name}: expected [iterations=N,password=TEXT]")
-        iterations = int(match[1]) if match[1] not in (None, "", "-1") else SCRAM_ITERATIONS
-        if iterations < SCRAM_ITERATIONS:
-            raise ValueError(
-                f"Iterations {iterations} is less than the minimum {SCRAM_ITERATIONS} required for {name}"
-            )
-        changes.append(UserScramCredentialUpsertion(user, match[2], ScramMechanism(SCRAM[name]), iterations))
+        iterations, password = scram_password(name, text)
+        changes.append(UserScramCredentialUpsertion(user, password, ScramMechanism(SCRAM[name]), iterations))
     admin.alter_user_scram_credentials(changes)
+
+
+def scram_password(name: str, text: str) -> tuple[int, str]:
+    """Iterations and password of [iterations=N,password=TEXT]. Raises ValueError."""
+    match = re.fullmatch(r"(?:iterations=(-?[0-9]*),)?password=(.*)", text)
+    if match is None:
+        raise ValueError(f"Invalid credential property {name}: expected [iterations=N,password=TEXT]")
+    iterations = int(match[1]) if match[1] not in (None, "", "-1") else SCRAM_ITERATIONS
+    if iterations < SCRAM_ITERATIONS:
+        raise ValueError(
+            f"Iterations {iterations} is less than the minimum {SCRAM_ITERATIONS} required for {name}"
+        )
+    return iterations, match[2]
