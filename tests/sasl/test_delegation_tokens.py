@@ -165,7 +165,9 @@ def test_a_token_from_its_creation_to_its_end(broker: Broker) -> None:
         with admin(broker, "bob", "bob-secret") as bob:
             assert bob.renew_delegation_token(token.hmac, renew_period_ms=5000) < token.expiry_timestamp
             assert [found.token_id for found in bob.describe_delegation_tokens()] == [token.token_id]
-            assert bob.describe_delegation_tokens([Principal("User", "bob")]) == []
+            assert len(bob.describe_delegation_tokens([Principal("User", "bob")])) == 1  # may renew it
+            assert bob.describe_delegation_tokens([Principal("User", "carol")]) == []
+            assert bob.describe_delegation_tokens([]) == []
         broker.restart()
         with admin(broker, "bob", "bob-secret") as bob:
             (found,) = bob.describe_delegation_tokens()

@@ -54,6 +54,9 @@ TOOLS: dict[str, Tool] = {
     ),
     "get-offsets": Tool("tidelog.cli.get_offsets", "get_offsets", "Print the offsets of partitions."),
     "configs": Tool("tidelog.cli.configs", "configs", "Describe and change settings while brokers run."),
+    "delegation-tokens": Tool(
+        "tidelog.cli.delegation_tokens", "delegation_tokens", "Create, renew, expire and list tokens."
+    ),
     "broker-api-versions": Tool(
         "tidelog.cli.broker_api_versions", "broker_api_versions", "Print the APIs that brokers serve."
     ),

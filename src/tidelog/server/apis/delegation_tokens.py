@@ -5,7 +5,8 @@
   DELEGATION_TOKEN_AUTH_DISABLED.
 - Owner and renewers may renew and expire a token; for others it is DELEGATION_TOKEN_OWNER_MISMATCH.
 - v3 of Create names an owner, v3 of Describe has the requester.
-- Describe with an empty list of owners lists nothing, without a list all tokens.
+- Describe lists the tokens that one of some principals owns, asked for or may renew: with an empty list none,
+  without a list all.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tidelog.protocol.messages.renew_delegation_token import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
-from tidelog.security.delegation_tokens import DelegationTokenManager
+from tidelog.security.delegation_tokens import DelegationTokenManager, owns_or_renews
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
 
@@ -118,7 +119,7 @@ def describe_delegation_token(
         tokens=[
             _described(node, tokens.hmac_of(node.token_id), request.api_version)
             for node in tokens.tokens()
-            if owners is None or node.owner in owners
+            if owners is None or any(owns_or_renews(node, owner) for owner in owners)
         ]
     )
 
