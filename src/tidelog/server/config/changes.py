@@ -9,7 +9,14 @@ from typing import NamedTuple
 from tidelog.config.definition import ConfigKey, Dynamic
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidRequest, UnknownServerError
-from tidelog.server.config.broker import LISTENER_LIMITS, LISTENER_PREFIX, BrokerConfig, base_name, key_of
+from tidelog.server.config.broker import (
+    LISTENER_LIMITS,
+    LISTENER_PREFIX,
+    BrokerConfig,
+    base_name,
+    key_of,
+    security_settings,
+)
 from tidelog.server.config.topic import TopicConfigs
 
 
@@ -94,6 +101,8 @@ def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster
                 key.parse(text)
         trial = config.with_dynamic(properties, cluster_default=cluster_default)
         TopicConfigs(trial)
+        if any(base_name(name) in security_settings() for name in properties):
+            _check_security(trial)
     except ConfigError as error:
         raise InvalidRequest(str(error)) from None
     _check_connections(properties)
@@ -113,6 +122,16 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
     own = key.dynamic is Dynamic.PER_BROKER or (key.name != name and base_name(name) not in LISTENER_LIMITS)
     if own:
         raise InvalidRequest(f"{name} is a setting of one broker; name the broker")
+
+
+def _check_security(trial: BrokerConfig) -> None:
+    """Raise ConfigError if a listener could not authenticate its clients with these settings."""
+    from tidelog.security.sasl.mechanisms import make_mechanisms
+    from tidelog.server.config.sasl import sasl_settings
+
+    for endpoint in trial.endpoints:
+        if endpoint.uses_sasl:
+            make_mechanisms(sasl_settings(trial, endpoint.listener), lambda _user, _mechanism: None, None)
 
 
 def _check_connections(properties: Mapping[str, str]) -> None:
