@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
 from tidelog.network.limits import NetworkLimits
+from tidelog.network.listener_security import ListenerSecurity
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.request import FastPath, Handler, Request
 from tidelog.network.server import SocketServer
@@ -124,7 +125,9 @@ def serving(
     listeners: tuple[str, ...] = ("PLAINTEXT",),
     host: str = "127.0.0.1",
     fast_paths: Mapping[int, FastPath] | None = None,
+    security: ListenerSecurity | None = None,
 ) -> Iterator[Running]:
+    """`security` makes every listener a listener with TLS."""
     loop = BrokerLoop(io_threads=2)
     metrics = Registry()
     endpoints = [Endpoint(name, "PLAINTEXT", host, 0) for name in listeners]
@@ -136,6 +139,7 @@ def serving(
         metrics,
         versions=all_versions,
         fast_paths=fast_paths,
+        security={} if security is None else dict.fromkeys(listeners, security),
     )
     server.start()
     thread = threading.Thread(target=loop.run_forever)

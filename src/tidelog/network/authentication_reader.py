@@ -8,7 +8,6 @@ connection at the first request after the end, unless the client re-authenticate
 from __future__ import annotations
 
 import logging
-import socket
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,7 @@ from tidelog.network.listener_security import (
 )
 from tidelog.network.loop import GONE, READ, WRITE
 from tidelog.network.memory import FrameBuffer
+from tidelog.network.output import ChannelSocket
 from tidelog.network.request import Request
 from tidelog.network.request_channel import RequestChannel
 from tidelog.network.request_reader import KnownHeader, RequestReader
@@ -47,7 +47,7 @@ class AuthenticationReader:
         self,
         channel: Channel,
         context: RequestChannel,
-        sock: socket.socket,
+        sock: ChannelSocket,
         security: ListenerSecurity,
         authenticator: Authenticator,
     ) -> None:
@@ -210,7 +210,7 @@ class SessionReader(RequestReader):
         self,
         channel: Channel,
         context: RequestChannel,
-        sock: socket.socket,
+        sock: ChannelSocket,
         security: ListenerSecurity,
         session: Session,
     ) -> None:
@@ -302,7 +302,7 @@ class SessionReader(RequestReader):
 def reader_of(
     channel: Channel,
     context: RequestChannel,
-    sock: socket.socket,
+    sock: ChannelSocket,
     security: ListenerSecurity,
     session: Session,
 ) -> RequestReader:

@@ -39,12 +39,15 @@ from tidelog.network.channel_state import (
     SEND_COMPLETED,
 )
 from tidelog.network.frames import SIZE
+from tidelog.network.listener_security import ANONYMOUS
 from tidelog.network.loop import READ, WRITE
-from tidelog.network.output import COPIED_BYTES, Output, read_together
+from tidelog.network.output import COPIED_BYTES, ChannelSocket, Output, read_together
 from tidelog.network.request import NO_BYTES, FastRequest, Part, Request, part_size
 from tidelog.network.request_channel import RequestChannel
 from tidelog.network.request_metrics import ApiVersionEntry
 from tidelog.network.request_reader import RequestReader
+from tidelog.network.tls_output import TlsOutput
+from tidelog.network.tls_transport import TlsTransport
 
 if TYPE_CHECKING:
     from tidelog.network.authentication_reader import AuthenticationReader
@@ -58,7 +61,7 @@ BATCH_BYTES: Final = 64 * 1024
 LateResponse = tuple[Request, Sequence[Part], int]  # a request, its response, and when that was given
 
 
-def hang_up(sock: socket.socket) -> None:
+def hang_up(sock: ChannelSocket) -> None:
     """Close a socket. The peer sees the end even if a forked process has the socket open, too."""
     with suppress(OSError):  # the peer has gone already
         sock.shutdown(socket.SHUT_RDWR)
@@ -92,12 +95,13 @@ class Channel:
         "principal",
         "sock",
         "state",
+        "tls",
     )
 
     def __init__(
         self,
         context: RequestChannel,
-        sock: socket.socket,
+        sock: ChannelSocket,
         peer: str,
         listener: str,
         connection_id: str,
@@ -110,7 +114,7 @@ class Channel:
         self.peer = peer
         self.listener = listener
         self.connection_id = connection_id
-        self.principal = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
         self.client_id: str | None = None
         self.client_software = ("unknown", "unknown")
         self.last_active_ns = perf_counter_ns()
@@ -121,7 +125,8 @@ class Channel:
         self._send = sock.send
         self._batch: list[bytes] = []
         self._batch_bytes = 0
-        self._output = Output(sock, context.loop.sends_files)
+        self.tls = sock if isinstance(sock, TlsTransport) else None
+        self._output = Output(sock, context.loop.sends_files) if self.tls is None else TlsOutput(self.tls)
         self._sending: tuple[Request, Sequence[Part], int, int] | None = None
         # How many responses are deferred, and the response that waits for them.
         self._deferred = 0
@@ -141,6 +146,11 @@ class Channel:
     @property
     def is_open(self) -> bool:
         return not self.state & CLOSED
+
+    @property
+    def is_authenticating(self) -> bool:
+        """SASL has not told yet who the client is."""
+        return not isinstance(self._reader, RequestReader)
 
     @property
     def is_busy(self) -> bool:
@@ -512,6 +522,8 @@ class Channel:
         if mask != self.interest:
             self.interest = mask
             self.context.loop.modify(self.fd, mask)
+            if mask & READ and self.tls is not None:
+                self.tls.report_buffered()
 
     # Muting and closing
 

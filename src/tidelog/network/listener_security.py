@@ -1,16 +1,22 @@
 """What the network needs of a listener's security. The broker implements it; a PLAINTEXT listener has none.
 
-An `Authenticator` takes the frames of a new connection until its client is known. No request is read before.
+With TLS the handshake comes first. An `Authenticator` then takes the frames of a new connection until its
+client is known. No request is read before.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tidelog.network.authentication_metrics import AuthenticationMetrics
     from tidelog.network.channel import Channel
+
+
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a connection that proved nothing, as in Kafka."""
 
 
 class AuthenticationStep(Protocol):
@@ -79,6 +85,15 @@ class ListenerSecurity(Protocol):
     @property
     def failure_delay_seconds(self) -> float:
         """connection.failed.authentication.delay.ms"""
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS context of a new connection; None without TLS. A reload of keys replaces it."""
+
+    def principal_of(self, certificate: bytes | None, host: str) -> str:
+        """The principal of a connection from its client's certificate (DER), if the client has sent one.
+
+        Runs on a thread. An exception refuses the connection. SASL replaces the principal.
+        """
 
     def authenticator(self, channel: Channel, previous: Session | None = None) -> Authenticator | None:
         """A new authentication; `previous` is the session that it renews. None without SASL."""

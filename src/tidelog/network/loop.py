@@ -46,6 +46,9 @@ ROUNDS_PER_TURN: Final = 4
 BACKGROUND_NICENESS: Final = 10
 """To delete a large file keeps a core busy for a tenth of a second: requests go first."""
 
+HANDSHAKE_THREADS: Final = 2
+"""Few, so that many clients that connect at once leave time for the loop and for other threads."""
+
 WATCH_NS: Final = 100_000
 QUICK_NS: Final = 400_000
 """A wait as short as this, wake-up included, would have been shorter by watching (polling without sleep).
@@ -111,6 +114,11 @@ class DirectSelector(selectors.BaseSelector):
     def remove(self, fd: int) -> None:
         if self._direct.pop(fd, None) is not None:
             self._epoll.unregister(fd)
+
+    def dispatch(self, fd: int, mask: int) -> None:
+        on_event = self._direct.get(fd)
+        if on_event is not None:
+            on_event(mask)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Poll once: call the broker's descriptors, return asyncio's."""
@@ -261,7 +269,8 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self._pool = self._make_pool(io_threads)
         self._readers = self._make_pool(io_threads)
         self._background = self._make_pool(1, BACKGROUND_NICENESS)
-        self._pools = (self._pool, self._readers, self._background)
+        self._handshakes = self._make_pool(HANDSHAKE_THREADS)
+        self._pools = (self._pool, self._readers, self._background, self._handshakes)
         self._wakeup = self._open_wakeup()
 
     @property
@@ -298,6 +307,10 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     def unregister(self, fd: int) -> None:
         """Stop calling for `fd`. To be called before it is closed."""
         self.direct.remove(fd)
+
+    def dispatch(self, fd: int, mask: int) -> None:
+        """Call what is registered for `fd`, as if the poll had found it ready."""
+        self.direct.dispatch(fd, mask)
 
     def call_soon_in_turn(self, callback: Callable[[], None]) -> None:
         """Run `callback` when the events of this turn are handled, before the next poll."""
@@ -336,6 +349,14 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         done: Callable[[T | None, BaseException | None], None],
     ) -> None:
         self._background.submit(_job(work, done))
+
+    def run_handshake(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        """Run a step of a TLS handshake: a millisecond of arithmetic, during which other threads run."""
+        self._handshakes.submit(_job(work, done))
 
     def set_io_threads(self, count: int) -> None:
         """Run up to `count` blocking jobs, and as many reads, at a time. Excess threads end when idle."""

@@ -14,6 +14,9 @@ from typing import Final, NamedTuple
 
 from tidelog.network.frames import SIZE
 from tidelog.network.request import FilePart, Part
+from tidelog.network.tls_transport import TlsTransport
+
+ChannelSocket = socket.socket | TlsTransport
 
 SENDFILE_BYTES: Final = 1024 * 1024
 """One call sends at most this much."""
@@ -65,8 +68,8 @@ class MissingRange(NamedTuple):
         self.part.bring_in(self.size, self.position, self.ahead)
 
 
-class _NotCached(Exception):
-    pass
+class NotCached(Exception):
+    """The next range is not in the page cache: `missing` names it."""
 
 
 class Output:
@@ -80,7 +83,7 @@ class Output:
         "missing",
     )
 
-    def __init__(self, sock: socket.socket, sends_files: bool = True) -> None:
+    def __init__(self, sock: ChannelSocket, sends_files: bool = True) -> None:
         self._sock = sock
         self._sends_files = sends_files
         self._parts: list[Part] = []
@@ -120,7 +123,7 @@ class Output:
                     self._send_bytes()
                 else:
                     self._send_slice(first)
-        except (BlockingIOError, InterruptedError, _NotCached):
+        except (BlockingIOError, InterruptedError, NotCached):
             return False
         return not parts
 
@@ -176,13 +179,13 @@ class Output:
         del self._parts[0]
 
     def _cached_size(self, part: FilePart, start: int, size: int) -> int:
-        """How many bytes from `start`, up to `size`, the page cache has; _NotCached if it has none."""
+        """How many bytes from `start`, up to `size`, the page cache has; NotCached if it has none."""
         now = perf_counter_ns()
         if start < self._cached_end and now < self._cached_until:
             return min(size, self._cached_end - start)
         if not part.is_cached(size, start):
             self.missing = MissingRange(part, min(size, BROUGHT_IN_BYTES), start, size)
-            raise _NotCached
+            raise NotCached
         self._cached_end = start + size
         self._cached_until = now + CACHED_NS
         return size

@@ -7,7 +7,6 @@ queue is full.
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Final
 
 from tidelog.network.channel_state import BATCHED, CLOSED, RESPONSE_PENDING, UNREADABLE
@@ -22,6 +21,7 @@ from tidelog.network.frames import (
 )
 from tidelog.network.loop import GONE, READ, WRITE
 from tidelog.network.memory import FrameBuffer
+from tidelog.network.output import ChannelSocket
 from tidelog.network.request import Request
 from tidelog.network.request_channel import InvalidRequest, RequestChannel
 from tidelog.network.request_metrics import ApiVersionEntry
@@ -42,7 +42,7 @@ class RequestReader:
 
     __slots__ = ("_channel", "_client_raw", "_context", "_frames", "_recv_into", "_shared")
 
-    def __init__(self, channel: Channel, context: RequestChannel, sock: socket.socket) -> None:
+    def __init__(self, channel: Channel, context: RequestChannel, sock: ChannelSocket) -> None:
         self._channel = channel
         self._context = context
         self._recv_into = sock.recv_into

@@ -11,23 +11,29 @@ import errno
 import heapq
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from time import perf_counter_ns
 from typing import Final
 
 from tidelog.clock import TimerHandle
 from tidelog.endpoints import Endpoint
 from tidelog.metrics.registry import Family, Meter, Registry
+from tidelog.network.authentication_log import AuthenticationLog
 from tidelog.network.channel import Channel, hang_up
 from tidelog.network.limits import ConnectionQuotas, NetworkLimits
 from tidelog.network.listener_security import ListenerSecurity
 from tidelog.network.loop import READ, BrokerLoop
 from tidelog.network.memory import MemoryPool
+from tidelog.network.output import ChannelSocket
 from tidelog.network.request import FastPath, Handler
 from tidelog.network.request_channel import Formatter, RequestChannel, Versions
 from tidelog.network.request_metrics import RequestChannelMetrics
+from tidelog.network.tls_handshake import MOST_SECONDS, Secured, TlsHandshake
+from tidelog.network.tls_transport import RAW_BYTES
 
 log = logging.getLogger("tidelog.network")
 
@@ -131,7 +137,7 @@ class SocketServer:
         fast_paths: Mapping[int, FastPath] | None = None,
         security: Mapping[str, ListenerSecurity] | None = None,
     ) -> None:
-        """`security` has the listeners whose clients authenticate."""
+        """`security` has the listeners that are not PLAINTEXT, by name."""
         self.loop = loop
         self.security = security or {}
         self.endpoints = list(endpoints)
@@ -150,6 +156,9 @@ class SocketServer:
         )
         self.acceptors: dict[str, Acceptor] = {}
         self.channels: dict[int, Channel] = {}
+        self.handshakes: dict[int, TlsHandshake] = {}
+        self._raw = memoryview(bytearray(RAW_BYTES if self.security else 0))
+        self._failures = AuthenticationLog()
         self._connections = 0
         self._idle_order: list[tuple[int, int, Channel]] = []
         self._idle_timer: TimerHandle | None = None
@@ -188,6 +197,9 @@ class SocketServer:
     async def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop accepting, wait up to `timeout_seconds` for requests in progress, close all connections."""
         self.stop_accepting()
+        for handshake in list(self.handshakes.values()):
+            handshake.close()
+            self._forget_handshake(handshake)
         for channel in list(self.channels.values()):
             channel.drain()
         if self.channels:
@@ -239,21 +251,77 @@ class SocketServer:
         connection_id = f"{local[0]}:{local[1]}-{host}:{address[1]}-{self._connections}"
         peer = f"{host}:{address[1]}"
         security = self.security.get(listener)
+        context = security.tls_context() if security is not None else None
+        if security is None or context is None:
+            self._add_channel(sock, peer, listener, connection_id)
+        else:
+            self._shake_hands(sock, security, context, peer, listener, connection_id)
+        if self.quotas.excess:
+            self._close_longest_idle()
+
+    def _add_channel(self, sock: ChannelSocket, peer: str, listener: str, connection_id: str) -> Channel:
+        security = self.security.get(listener)
         channel = Channel(self.context, sock, peer, listener, connection_id, self._forget_channel, security)
         # Requests of the controller do not wait for those of clients.
         channel.is_exempt = listener == self.limits.control_plane_listener_name
         self.channels[channel.fd] = channel
         self._watch_idle(channel)
-        if self.quotas.excess:
-            self._close_longest_idle()
+        return channel
+
+    # Handshakes
+
+    def _shake_hands(
+        self,
+        sock: socket.socket,
+        security: ListenerSecurity,
+        context: ssl.SSLContext,
+        peer: str,
+        listener: str,
+        connection_id: str,
+    ) -> None:
+        """Start the TLS handshake of a connection. At its end the connection gets its channel."""
+
+        def secured(handshake: TlsHandshake, connection: Secured) -> None:
+            del self.handshakes[handshake.fd]
+            channel = self._add_channel(connection.transport, peer, listener, connection_id)
+            if not channel.is_authenticating:
+                channel.principal = connection.principal
+                security.metrics.successful.mark()
+
+        def failed(handshake: TlsHandshake, reason: str) -> None:
+            self._forget_handshake(handshake)
+            security.metrics.failed.mark()
+            self._failures.log(listener, peer, reason, self.loop.time())
+
+        idle_ms = self.limits.connections_max_idle_ms
+        handshake = TlsHandshake(
+            self.loop,
+            sock,
+            security,
+            context,
+            peer,
+            listener,
+            self._raw,
+            seconds=min(MOST_SECONDS, idle_ms / 1000) if idle_ms >= 0 else MOST_SECONDS,
+            on_secured=secured,
+            on_failed=failed,
+        )
+        self.handshakes[handshake.fd] = handshake
+
+    def _forget_handshake(self, handshake: TlsHandshake) -> None:
+        del self.handshakes[handshake.fd]
+        self._forget_connection(handshake.listener, handshake.peer)
 
     def _forget_channel(self, channel: Channel) -> None:
         del self.channels[channel.fd]
-        self.quotas.forget(channel.listener, channel.peer.rpartition(":")[0])
-        self._closed_by_listener[channel.listener] = self._closed_by_listener.get(channel.listener, 0) + 1
-        self._resume_acceptors()
+        self._forget_connection(channel.listener, channel.peer)
         if not self.channels and self._all_closed is not None:
             self._all_closed.set()
+
+    def _forget_connection(self, listener: str, peer: str) -> None:
+        self.quotas.forget(listener, peer.rpartition(":")[0])
+        self._closed_by_listener[listener] = self._closed_by_listener.get(listener, 0) + 1
+        self._resume_acceptors()
 
     def _resume_acceptors(self) -> None:
         for name, acceptor in self.acceptors.items():
@@ -262,14 +330,15 @@ class SocketServer:
 
     def _close_longest_idle(self) -> bool:
         """Close the connection that is idle longest on an unprotected listener; False if there is none."""
-        candidates = [
-            channel for channel in self.channels.values() if not self.quotas.is_protected(channel.listener)
-        ]
+        connections: chain[Channel | TlsHandshake] = chain(self.channels.values(), self.handshakes.values())
+        candidates = [each for each in connections if not self.quotas.is_protected(each.listener)]
         if not candidates:
             return False
-        longest = min(candidates, key=lambda channel: (channel.is_busy, channel.last_active_ns))
+        longest = min(candidates, key=lambda each: (each.is_busy, each.last_active_ns))
         log.info("closing the connection of %s, idle longest, to make room (max.connections)", longest.peer)
         longest.close()
+        if isinstance(longest, TlsHandshake):
+            self._forget_handshake(longest)
         return True
 
     # Idle connections: each is checked once per connections.max.idle.ms, however many requests it sends.
@@ -390,6 +459,15 @@ class SocketServer:
         yield Family(
             prefix + "connections_software", "gauge", by_software, "Open connections by client software."
         )
+        ciphers: dict[tuple[tuple[str, str], ...], float] = {}
+        for channel in self.channels.values():
+            if channel.tls is not None:
+                of_tls = (("cipher", channel.tls.cipher), ("protocol", channel.tls.version))
+                key = (*of_tls, *_processor(channel.listener))
+                ciphers[key] = ciphers.get(key, 0) + 1
+        if ciphers:
+            by_cipher = list(ciphers.items())
+            yield Family(prefix + "connections", "gauge", by_cipher, "Open connections by TLS cipher.")
 
 
 class ShareOfTime:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.metadata.paths import entity_path
 from tidelog.network.authentication_metrics import AuthenticationMetrics
+from tidelog.network.listener_security import ANONYMOUS
 from tidelog.security.sasl.authenticator import AnswerVersions, SaslServerAuthenticator
 from tidelog.security.sasl.authenticator import Session as SaslSession
 from tidelog.security.sasl.mechanisms import FindTokenOf, SaslSettings, make_mechanisms
@@ -64,6 +65,12 @@ class SaslListener:
     @property
     def failure_delay_seconds(self) -> float:
         return self._settings.failure_delay_ms / 1000
+
+    def tls_context(self) -> None:
+        return None
+
+    def principal_of(self, certificate: bytes | None, host: str) -> str:
+        return ANONYMOUS  # until SASL tells
 
     def authenticator(self, channel: Channel, previous: Session | None = None) -> SaslServerAuthenticator:
         assert previous is None or isinstance(previous, SaslSession)
