@@ -21,3 +21,7 @@ class Endpoint:
     @property
     def uses_sasl(self) -> bool:
         return self.security_protocol.startswith("SASL_")
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol.endswith("SSL")

@@ -54,13 +54,18 @@ def make_authority(name: str = "authority", above: Signed | None = None) -> Sign
 
 
 def make_certificate(
-    authority: Signed, name: str = "server", *, hosts: tuple[str, ...] = ("localhost",), rsa_key: bool = False
+    authority: Signed,
+    name: str = "server",
+    *,
+    hosts: tuple[str, ...] = ("localhost",),
+    rsa_key: bool = False,
+    expired: bool = False,
 ) -> Signed:
     """A certificate for hosts and 127.0.0.1; without hosts it has no alternative names."""
     key: PrivateKey = (
         rsa.generate_private_key(65537, 2048) if rsa_key else ec.generate_private_key(ec.SECP256R1())
     )
-    builder = _builder(name, key, authority)
+    builder = _builder(name, key, authority, expired=expired)
     if hosts:
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         if "localhost" in hosts:
@@ -79,7 +84,9 @@ def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(name: str, key: PrivateKey, authority: Signed | None) -> x509.CertificateBuilder:
+def _builder(
+    name: str, key: PrivateKey, authority: Signed | None, *, expired: bool = False
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     issuer = _name(name) if authority is None else authority.certificate.subject
     return (
@@ -89,7 +96,7 @@ def _builder(name: str, key: PrivateKey, authority: Signed | None) -> x509.Certi
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_after(now + datetime.timedelta(minutes=-1 if expired else 2 * 24 * 60))
     )
 
 

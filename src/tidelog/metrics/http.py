@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,22 +32,49 @@ class Health:
 
 
 class MetricsServer:
-    """Serves the registry at `http://host:port/metrics` and the health of the broker at `/health`."""
+    """Serves the registry at `http://host:port/metrics` and the health of the broker at `/health`.
 
-    def __init__(self, registry: Registry, host: str, port: int, health: Callable[[], Health]) -> None:
+    `tls` returns the TLS context of new connections, for https.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        host: str,
+        port: int,
+        health: Callable[[], Health],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         self._registry = registry
         self._host = host
         self._port = port
         self._health = health
+        self._tls = tls
         self._has_metrics = False
         self._server: asyncio.Server | None = None
         self._open = 0
 
     async def bind(self) -> None:
         """Bind the port and serve `/health`. Raises OSError if the port is in use."""
+        context = None if self._tls is None else self._context(self._tls)
         self._server = await asyncio.start_server(
-            self._serve, self._host, self._port, limit=MAX_REQUEST_BYTES
+            self._serve,
+            self._host,
+            self._port,
+            limit=MAX_REQUEST_BYTES,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else TIMEOUT_SECONDS,
         )
+
+    def _context(self, tls: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """A context that gives each connection the certificate of `tls` at that time."""
+        context = tls()
+
+        def choose(connection: ssl.SSLObject, name: str | None, used: ssl.SSLContext) -> None:
+            connection.context = tls()
+
+        context.sni_callback = choose
+        return context
 
     def start(self) -> None:
         """Serve `/metrics` too. To be called when every part of the broker has its metrics."""
@@ -58,6 +86,12 @@ class MetricsServer:
             raise RuntimeError("the metrics server is not started")
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        host, port = self.address
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def close(self) -> None:
         if self._server is not None:

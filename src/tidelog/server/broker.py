@@ -117,7 +117,7 @@ class Broker(LogManagerListener):
         self._new_folders: list[str] = []  # beside folders that a broker used before
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._metrics_server: MetricsServer | None = None
-        self._security: BrokerSecurity | None = None  # None without SASL and delegation tokens
+        self._security: BrokerSecurity | None = None  # None without TLS, SASL and delegation tokens
 
     # -- start -------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Broker(LogManagerListener):
             if self.config.needs_security:
                 from tidelog.server.broker_security import BrokerSecurity
 
-                self._security = BrokerSecurity(self.config, self._clock)
+                self._security = BrokerSecurity(self.config, self._loop)
                 await self._security.start(services, membership)
             self._server = server = self._bind(services)
             self._metrics_server = metrics_server = await self._bind_metrics()
@@ -366,8 +366,15 @@ class Broker(LogManagerListener):
             return None
         from tidelog.metrics.http import MetricsServer
 
-        host, _, port = self.config.metrics_listener.rpartition(":")
-        server = MetricsServer(self.registry, host.strip("[]") or "127.0.0.1", int(port), self.health)
+        host, _, port = self.config.metrics_listener.removeprefix("https://").rpartition(":")
+        tls = None if self._security is None else self._security.metrics_tls
+        server = MetricsServer(
+            self.registry,
+            host.strip("[]") or "127.0.0.1",
+            int(port),
+            self.health,
+            None if tls is None else lambda: tls.context,
+        )
         try:
             await server.bind()
         except OSError as error:
@@ -441,8 +448,9 @@ class Broker(LogManagerListener):
         return self.addresses[self.config.endpoints[0].listener]
 
     def first_screen(self) -> str:
-        metrics = None if self._metrics_server is None else self._metrics_server.address
-        return first_screen(self.broker_id, self.addresses, self.config.data_dirs, metrics)
+        metrics = None if self._metrics_server is None else self._metrics_server.url
+        protocols = {endpoint.listener: endpoint.security_protocol for endpoint in self.config.endpoints}
+        return first_screen(self.broker_id, self.addresses, protocols, self.config.data_dirs, metrics)
 
     # -- stop --------------------------------------------------------------------------------------
 

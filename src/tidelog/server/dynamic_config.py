@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from tidelog.config.values import ConfigType
+from tidelog.config.values import ConfigError, ConfigType
 from tidelog.controller.interface import ConfigEntity, ConfigKind
 from tidelog.errors import InvalidRequest
 from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
@@ -13,6 +14,9 @@ from tidelog.server.config.changes import ConfigOp, check_broker
 from tidelog.server.config.group import GroupConfigs
 from tidelog.server.config.loggers import BrokerLoggers
 from tidelog.server.config.topic import TopicConfigs
+
+if TYPE_CHECKING:
+    from tidelog.server.tls_listeners import TlsListeners
 
 # Kafka can add and remove listeners while it runs; this broker keeps the listeners of its start.
 AT_START_ONLY = ("listeners", "listener.security.protocol.map")
@@ -28,6 +32,8 @@ class DynamicConfig:
         self.loggers = BrokerLoggers()
         # Called after a log level changed: the network caches whether it logs requests.
         self.on_level_change: Callable[[], None] | None = None
+        # Set when the listeners are made; None without TLS.
+        self.tls: TlsListeners | None = None
 
     # Checks for the controller (controller.interface.ConfigRules)
 
@@ -36,7 +42,8 @@ class DynamicConfig:
             self.topics.validate(overrides)
         elif entity.kind == ConfigKind.BROKER:
             self._refuse_new_listeners(overrides)
-            check_broker(self.broker, overrides, cluster_default=entity.name == DEFAULT_ENTITY)
+            trial = check_broker(self.broker, overrides, cluster_default=entity.name == DEFAULT_ENTITY)
+            self._check_tls(trial)
         elif entity.kind == ConfigKind.GROUP:
             self.groups.validate(overrides)
         else:
@@ -48,6 +55,13 @@ class DynamicConfig:
                 raise InvalidRequest(
                     f"{name} cannot change while the broker runs: change it in the file, then restart"
                 )
+
+    def _check_tls(self, trial: BrokerConfig) -> None:
+        if self.tls is not None:
+            try:
+                self.tls.check(trial)
+            except ConfigError as error:
+                raise InvalidRequest(str(error)) from None
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
         if entity.kind == ConfigKind.GROUP:
@@ -66,6 +80,8 @@ class DynamicConfig:
                 self.broker.set_dynamic(cluster_default=overrides)
             else:
                 self.broker.set_dynamic(broker=overrides)
+            if self.tls is not None:
+                self.tls.update()
 
     def load(self, state: ClusterState, broker_id: int) -> None:
         """Apply the settings that were stored before this start."""

@@ -12,33 +12,49 @@ from tidelog import __version__
 def first_screen(
     broker_id: int,
     addresses: Mapping[str, str],
+    protocols: Mapping[str, str],
     folders: Sequence[str],
-    metrics: tuple[str, int] | None,
+    metrics: str | None,
 ) -> str:
-    """The lines for the terminal; the examples use the first address."""
-    address = next(iter(addresses.values()))
-    others = [f"{'':14}{where}   ({name})" for name, where in addresses.items() if where != address]
+    """The lines for the terminal; the examples use the first address, one without TLS and SASL if possible.
+
+    `protocols` has the security protocol of each listener, `metrics` is the URL of the metrics.
+    """
+    plain = [name for name in addresses if protocols[name] == "PLAINTEXT"]
+    listener = (plain or list(addresses))[0]
+    address, protocol = addresses[listener], protocols[listener]
+    others = [
+        f"{'':14}{where}   ({name}{_with(protocols[name])})"
+        for name, where in addresses.items()
+        if where != address
+    ]
+    tool, kcat = "", ""
+    if protocol != "PLAINTEXT":
+        tool, kcat = " --command-config client.properties", f" -X security.protocol={protocol.lower()}"
     lines = [
         "",
         f"  tidelog {__version__}: broker {broker_id} is running",
         "",
-        f"  listens on  {address}   (any Kafka client)",
+        f"  listens on  {address}   (any Kafka client{_with(protocol)})",
         *others,
         f"  data in     {', '.join(folders)}",
     ]
     if metrics is not None:
-        host, port = metrics
-        lines.append(f"  metrics at  http://{host}:{port}/metrics")
+        lines.append(f"  metrics at  {metrics}/metrics")
     lines += [
         "",
-        f"  make a topic  {_command()} topics --bootstrap-server {address} --create --topic demo",
-        f"  produce       echo hello | kcat -b {address} -t demo -P",
-        f"  consume       kcat -b {address} -t demo -C -e",
+        f"  make a topic  {_command()} topics --bootstrap-server {address}{tool} --create --topic demo",
+        f"  produce       echo hello | kcat -b {address}{kcat} -t demo -P",
+        f"  consume       kcat -b {address}{kcat} -t demo -C -e",
         "",
         "  Ctrl-C stops it cleanly.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _with(protocol: str) -> str:
+    return "" if protocol == "PLAINTEXT" else f" with {protocol}"
 
 
 def _command() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tidelog.cluster.metadata_cache import MetadataCache
     from tidelog.network.channel import Channel
     from tidelog.network.listener_security import Session
+    from tidelog.server.tls_listener import TlsListener
 
 
 def scram_lookup(metadata: MetadataCache) -> Callable[[str, ScramMechanism], ScramCredential | None]:
@@ -43,8 +45,10 @@ class SaslListener:
         find_token: FindTokenOf | None,
         answer_versions: AnswerVersions,
         now_ms: Callable[[], int],
+        tls: TlsListener | None = None,
     ) -> None:
-        """Raises ConfigError."""
+        """`tls` is that of a SASL_SSL listener. Raises ConfigError."""
+        self._tls = tls
         self.metrics = AuthenticationMetrics()
         self._find = scram_lookup(metadata)
         self._find_token = find_token
@@ -66,8 +70,8 @@ class SaslListener:
     def failure_delay_seconds(self) -> float:
         return self._settings.failure_delay_ms / 1000
 
-    def tls_context(self) -> None:
-        return None
+    def tls_context(self) -> ssl.SSLContext | None:
+        return None if self._tls is None else self._tls.context
 
     def principal_of(self, certificate: bytes | None, host: str) -> str:
         return ANONYMOUS  # until SASL tells

@@ -194,6 +194,7 @@ async def alter_configs(
         entity = _entity(services, resource.resource_type, resource.resource_name)
         configs = [(config.name, config.value) for config in resource.configs]
         await services.controller.alter_configs(entity, configs, validate_only=body.validate_only)
+        _reload_keys(services, entity, body.validate_only)
 
     return AlterConfigsResponse(
         responses=[
@@ -215,6 +216,7 @@ async def incremental_alter_configs(
             ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs
         ]
         await services.controller.incremental_alter_configs(entity, changes, validate_only=body.validate_only)
+        _reload_keys(services, entity, body.validate_only)
 
     return IncrementalAlterConfigsResponse(
         responses=[
@@ -222,6 +224,13 @@ async def incremental_alter_configs(
             for fields in await _alter_each(body.resources, change)
         ]
     )
+
+
+def _reload_keys(services: Services, entity: ConfigEntity, validate_only: bool) -> None:
+    """Load changed key stores, as Kafka does when a setting is set to the value that it has."""
+    tls = services.dynamic_config.tls
+    if tls is not None and entity.kind == ConfigKind.BROKER and not validate_only:
+        tls.update()
 
 
 class _Altered(TypedDict):

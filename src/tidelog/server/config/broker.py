@@ -45,6 +45,7 @@ def broker_definition() -> ConfigDef:
         + broker_settings.CLUSTER
         + broker_settings.SASL
         + broker_settings.TOKENS
+        + broker_settings.TLS
         + broker_settings.OURS
     )
     return ConfigDef(served, broker_settings.NOT_SERVED)
@@ -63,9 +64,15 @@ def cluster_settings() -> frozenset[str]:
 
 @cache
 def security_settings() -> frozenset[str]:
-    """The settings of SASL and of delegation tokens, which have no attributes."""
+    """The settings of SASL, TLS and delegation tokens, which have no attributes."""
     lines = (broker_settings.SASL + broker_settings.TOKENS).splitlines()
-    return frozenset(line.split()[0] for line in lines)
+    return tls_listener_settings() | {line.split()[0] for line in lines}
+
+
+@cache
+def tls_listener_settings() -> frozenset[str]:
+    """The settings of listeners with TLS."""
+    return frozenset(line.split()[0] for line in broker_settings.TLS.splitlines())
 
 
 def key_of(name: str) -> ConfigKey | None:
@@ -318,10 +325,17 @@ class BrokerConfig:
                 self.warnings.append(f"{name} changes nothing: {reason}")
             elif key.reason is not None:
                 self.warnings.append(f"{name} changes nothing: {key.reason}")
+            elif key.name in tls_listener_settings() and not self._may_use_tls:
+                self.warnings.append(f"{name} changes nothing: no listener has TLS")
             elif self.is_alone and name in cluster_settings() and text.strip():
                 self.warnings.append(f"{name} changes nothing: a broker without zookeeper.connect is alone")
             elif name in _RETENTION_TIMES and int(text) < -1:
                 self.warnings.append(f"{name}={text} keeps records for ever, as -1 does: write -1")
+
+    @property
+    def _may_use_tls(self) -> bool:
+        texts = ("listener.security.protocol.map", "listeners", "metrics.listener")
+        return any("SSL" in text or "https" in text for name in texts if (text := self._static.get(name)))
 
     def assume_broker_id(self, broker_id: int) -> None:
         """Set the broker id that was generated or found in the log folder."""
@@ -384,13 +398,26 @@ class BrokerConfig:
 
     @property
     def needs_security(self) -> bool:
-        """Whether clients authenticate, or delegation tokens are enabled."""
+        """Whether a listener has TLS or SASL, or delegation tokens are enabled."""
         keys = ("delegation.token.secret.key", "delegation.token.master.key")
-        return any(self[key] for key in keys) or any(endpoint.uses_sasl for endpoint in self.endpoints)
+        return (
+            self.uses_tls
+            or any(self[key] for key in keys)
+            or any(endpoint.uses_sasl for endpoint in self.endpoints)
+        )
 
     def protocol_of(self, listener: str) -> str:
         """The security protocol of a listener by its name."""
         return next(found.security_protocol for found in self.endpoints if found.listener == listener)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether a listener, or the port of the metrics, has TLS."""
+        return self.metrics_uses_tls or any(endpoint.uses_tls for endpoint in self.endpoints)
+
+    @property
+    def metrics_uses_tls(self) -> bool:
+        return (self.metrics_listener or "").startswith("https://")
 
     def listener_limit(self, listener: str, name: str) -> int | None:
         """The limit of one listener (`listener.name.NAME.max.connections`), or None."""

@@ -149,8 +149,8 @@ max.incremental.fetch.session.cache.slots: The number of incremental fetch sessi
   send full fetches.
 max.request.partition.size.limit: The largest number of partitions in an answer to DescribeTopicPartitions.
 message.max.bytes: The size of the largest stored batch, for topics without max.message.bytes.
-metrics.listener: host:port of the metrics over HTTP, in Prometheus' format. Without it there is no such
-  listener.
+metrics.listener: host:port of the metrics over HTTP, in Prometheus' format, or https://host:port with the TLS
+  settings listener.name.metrics.ssl.* or ssl.*. Without it there is no such listener.
 min.insync.replicas: The number of in-sync replicas that a produce with acks=all needs. With one broker, more
   than 1 refuses every such produce.
 node.id: KRaft's name for broker.id.
@@ -172,6 +172,8 @@ offsets.topic.replication.factor: Replicas of the offsets topic. A broker withou
   refuses a larger number.
 offsets.topic.segment.bytes: The segment size of the offsets topic: small segments are compacted and loaded
   sooner.
+principal.builder.class: The Python class that makes the principal of a connection, such as
+  package.module.Class; Kafka's default is built in.
 producer.id.expiration.ms: How long a partition keeps the state of a producer that sends nothing.
 queued.max.request.bytes: Memory for received requests. When it is used up, the broker stops reading from
   sockets. -1 means no limit.
@@ -233,6 +235,29 @@ socket.listen.backlog.size: Connections of a listener that may wait until the br
 socket.receive.buffer.bytes: The receive buffer of a client's socket; with -1 the system adapts the size.
 socket.request.max.bytes: The largest request; the broker closes a connection with a larger one.
 socket.send.buffer.bytes: The send buffer of a client's socket; with -1 the system adapts the size.
+ssl.allow.dn.changes: Whether a key store may be replaced by one whose certificate has another name.
+ssl.allow.san.changes: Whether a key store may be replaced by one whose certificate lacks alternative names of
+  the old one.
+ssl.cipher.suites: The allowed cipher suites, with Java's names; empty allows OpenSSL's safe ones.
+ssl.client.auth: Whether clients have to show a certificate: `required`, `requested` if they may, or `none`. A
+  certificate that is shown has to be trusted.
+ssl.enabled.protocols: The allowed versions of TLS. Versions older than TLSv1.2 stay off.
+ssl.endpoint.identification.algorithm: Whether this broker compares the host of another broker with the names
+  in its certificate: `https`, or nothing.
+ssl.key.password: The password of the private key in the key store.
+ssl.keystore.certificate.chain: The broker's certificates as PEM text, in place of a file.
+ssl.keystore.key: The broker's private key as PEM text, in place of a file.
+ssl.keystore.location: The file with the broker's private key and certificates. A changed file is loaded
+  within ten seconds, or at once when the setting is set again.
+ssl.keystore.password: The password of the key store; a PEM file has none.
+ssl.keystore.type: The format of the key store: JKS, PKCS12 or PEM. Without this setting the file tells.
+ssl.principal.mapping.rules: Rules that make the name of a principal from the name of a certificate, separated
+  by commas: DEFAULT, or RULE:pattern/replacement/ with L or U behind it. The first that matches counts.
+ssl.protocol: The version of TLS, if ssl.enabled.protocols is empty.
+ssl.truststore.certificates: The trusted certificates as PEM text, in place of a file.
+ssl.truststore.location: The file of the certificates that are trusted: those of authorities or of clients.
+ssl.truststore.password: The password of the trust store; a PEM file has none.
+ssl.truststore.type: The format of the trust store: JKS, PKCS12 or PEM. Without this setting the file tells.
 tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The broker refuses a larger batch
   before it uses the memory.
 tidelog.broker.suspicion.enable: Whether the controller moves leaderships away from a broker on its own host

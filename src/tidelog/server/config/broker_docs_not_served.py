@@ -126,7 +126,6 @@ password.encoder.key.length: The length of the key for stored passwords.
 password.encoder.keyfactory.algorithm: The algorithm that derives the key for stored passwords.
 password.encoder.old.secret: The previous password.encoder.secret, which decrypts older passwords.
 password.encoder.secret: The secret that encrypts stored passwords.
-principal.builder.class: The class that makes the principal of a connection.
 process.roles: The roles of a KRaft process: broker, controller or both. This process is a broker that keeps
   its own metadata.
 producer.purgatory.purge.interval.requests: After how many finished produce requests the purgatory is purged.
@@ -208,29 +207,10 @@ share.coordinator.write.timeout.ms: How long a share coordinator waits for a wri
 share.fetch.purgatory.purge.interval.requests: After how many finished share fetches the purgatory is purged.
 socket.connection.setup.timeout.max.ms: The longest a broker tries to open a connection, after several
   failures.
-ssl.allow.dn.changes: Whether a key file may be replaced by one with another name in its certificate.
-ssl.allow.san.changes: Whether a key file may be replaced by one without some alternative names of the old
-  one.
-ssl.cipher.suites: The allowed ciphers; empty allows all safe ones.
-ssl.client.auth: Whether clients have to show a certificate.
-ssl.enabled.protocols: The allowed versions of TLS.
-ssl.endpoint.identification.algorithm: Whether the name in a server's certificate is compared with its host.
 ssl.engine.factory.class: The class that makes TLS engines.
-ssl.key.password: The password of the private key.
 ssl.keymanager.algorithm: How key managers are made.
-ssl.keystore.certificate.chain: The broker's certificates as text, in place of a key file.
-ssl.keystore.key: The broker's private key as text, in place of a key file.
-ssl.keystore.location: The key file.
-ssl.keystore.password: The password of the key file.
-ssl.keystore.type: The format of the key file.
-ssl.principal.mapping.rules: Rules that make a short user name of a certificate's name.
-ssl.protocol: The version of TLS of a context.
 ssl.provider: The security provider for TLS.
 ssl.secure.random.implementation: The random generator for TLS.
 ssl.trustmanager.algorithm: How trust managers are made.
-ssl.truststore.certificates: The trusted certificates as text, in place of a file.
-ssl.truststore.location: The file of trusted certificates.
-ssl.truststore.password: The password of the file of trusted certificates.
-ssl.truststore.type: The format of the file of trusted certificates.
 telemetry.max.bytes: The largest report of metrics that a client may send.
 """

@@ -351,16 +351,16 @@ remote.log.storage.manager.impl.prefix string rsm.config. medium nonempty
 remote.log.storage.system.enable boolean false medium
 """  # noqa: E501
 
-_TLS = """\
+# Settings of listeners with TLS. They have no attributes.
+TLS = """\
+principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder medium per-broker
 ssl.allow.dn.changes boolean false low
 ssl.allow.san.changes boolean false low
 ssl.cipher.suites list "" medium per-broker
 ssl.client.auth string none medium in(required,requested,none) per-broker
 ssl.enabled.protocols list TLSv1.2,TLSv1.3 medium per-broker
 ssl.endpoint.identification.algorithm string https low per-broker
-ssl.engine.factory.class class null low per-broker
 ssl.key.password password null medium per-broker
-ssl.keymanager.algorithm string SunX509 medium per-broker
 ssl.keystore.certificate.chain password null medium per-broker
 ssl.keystore.key password null medium per-broker
 ssl.keystore.location string null medium per-broker
@@ -368,13 +368,18 @@ ssl.keystore.password password null medium per-broker
 ssl.keystore.type string JKS medium per-broker
 ssl.principal.mapping.rules string DEFAULT low
 ssl.protocol string TLSv1.3 medium per-broker
-ssl.provider string null medium per-broker
-ssl.secure.random.implementation string null low per-broker
-ssl.trustmanager.algorithm string PKIX medium per-broker
 ssl.truststore.certificates password null medium per-broker
 ssl.truststore.location string null medium per-broker
 ssl.truststore.password password null medium per-broker
 ssl.truststore.type string JKS medium per-broker
+"""  # noqa: E501
+
+_JAVA_TLS = """\
+ssl.engine.factory.class class null low per-broker
+ssl.keymanager.algorithm string SunX509 medium per-broker
+ssl.provider string null medium per-broker
+ssl.secure.random.implementation string null low per-broker
+ssl.trustmanager.algorithm string PKIX medium per-broker
 """
 
 SASL = """\
@@ -454,9 +459,8 @@ delegation.token.secret.key password null medium
 _ACCESS = """\
 authorizer.class.name string "" low
 early.start.listeners list null high
-principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder medium per-broker
 security.providers string null low
-"""  # noqa: E501
+"""
 
 _SECRETS = """\
 config.providers list "" low cluster-wide
@@ -500,7 +504,7 @@ NOT_SERVED = {
     "streams groups are not served": _STREAMS,
     "quotas are not served": _QUOTAS,
     "tiered storage is not served": _TIERED,
-    "TLS is not served": _TLS,
+    "OpenSSL does the work of TLS, not Java": _JAVA_TLS,
     "kinit renews the tickets of the broker": _SASL_KERBEROS,
     "brokers log in at each other by PLAIN or SCRAM, whose credentials do not expire": _SASL_LOGIN,
     "there are no KRaft controllers": _SASL_CONTROLLER,

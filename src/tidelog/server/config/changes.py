@@ -63,7 +63,7 @@ _PER_LISTENER_ONLY = frozenset(
 )
 
 
-_JAVA_CLASSES = ("metric.reporters", "principal.builder.class", "ssl.engine.factory.class")
+_CLASSES = ("metric.reporters", "principal.builder.class", "ssl.engine.factory.class")
 
 
 def check_operations(ops: Iterable[ConfigOp]) -> None:
@@ -89,8 +89,13 @@ def _needed(name: str, value: str | None) -> str:
     return value
 
 
-def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster_default: bool) -> None:
-    """Raise InvalidRequest if these settings cannot change while the broker runs; unknown names pass."""
+def check_broker(
+    config: BrokerConfig, properties: Mapping[str, str], *, cluster_default: bool
+) -> BrokerConfig:
+    """Raise InvalidRequest if these settings cannot change while the broker runs; unknown names pass.
+
+    Returns the settings of the broker after the change.
+    """
     for name in sorted(properties):
         key = key_of(name)
         if key is not None:
@@ -108,6 +113,7 @@ def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster
     _check_connections(properties)
     _check_steps(config, trial)
     _check_retention(trial)
+    return trial
 
 
 def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
@@ -115,8 +121,8 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
         raise InvalidRequest(f"{name} cannot change while the broker runs")
     if name in _PER_LISTENER_ONLY:
         raise InvalidRequest(f"{name} can change for one listener only: {LISTENER_PREFIX}NAME.{name}")
-    if key.name in _JAVA_CLASSES:
-        raise InvalidRequest(f"{name} names Java classes, which cannot be loaded")
+    if key.name in _CLASSES:
+        raise InvalidRequest(f"{name} names classes, and none is loaded while the broker runs")
     if not cluster_default:
         return
     own = key.dynamic is Dynamic.PER_BROKER or (key.name != name and base_name(name) not in LISTENER_LIMITS)

@@ -20,7 +20,8 @@ allowed. At start it logs a line for each setting that changes nothing here, and
 
 *Changes* says whether a setting can change while the broker runs: `broker` for this broker, `all` for this
 broker or for all brokers at once, `-` not at all. Topic settings can always change. With the prefix
-`listener.name.NAME.`, `max.connections` and `max.connection.creation.rate` are limits of one listener.
+`listener.name.NAME.`, `max.connections` and `max.connection.creation.rate` are limits of one listener, and
+settings of TLS (`ssl.*`) and SASL count for that listener alone.
 """
 
 KAFKA_FILES = """\
@@ -30,7 +31,7 @@ Besides these:
   The broker leaves out the listeners in `controller.listener.names`.
 - With `zookeeper.connect` the broker joins a cluster. Settings that only a cluster has, such as
   `controlled.shutdown.enable`, change nothing without it.
-- The broker refuses a listener whose protocol is not PLAINTEXT or SASL_PLAINTEXT, or not in the map.
+- The broker refuses a listener whose name is not in `listener.security.protocol.map`.
 """
 
 

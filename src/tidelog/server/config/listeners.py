@@ -12,7 +12,6 @@ from tidelog.config.values import ConfigError
 from tidelog.endpoints import Endpoint
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
 _LISTENER = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z%._:-]*)\]|([0-9a-zA-Z%._:-]*)):(-?[0-9]{1,6})", re.ASCII)
 
 
@@ -94,13 +93,6 @@ def resolve_listeners(
     if not bound:
         problem = "no listener is left for clients" if every else "at least one listener is needed"
         raise ConfigError("listeners", ",".join(listeners), problem)
-    for endpoint in bound:
-        if endpoint.security_protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                "listeners",
-                str(endpoint),
-                f"{endpoint.security_protocol} is not served; {' and '.join(SERVED_PROTOCOLS)} listeners are",
-            )
     told = _advertised(bound, advertised, known, controllers)
     inter_broker = _inter_broker(told, inter_broker_name, inter_broker_protocol)
     left_out = tuple(str(endpoint) for endpoint in every if endpoint.listener in controllers)

@@ -1,0 +1,30 @@
+"""The settings of TLS on the broker's listeners: `listener.name.NAME.ssl.*`, else `ssl.*`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.security.tls import TlsSettings
+from tidelog.server.config.entries import ConfigSource
+
+if TYPE_CHECKING:
+    from tidelog.server.config.broker import BrokerConfig
+
+METRICS_LISTENER = "METRICS"
+"""The name of the metrics port in `listener.name.metrics.ssl.*`."""
+
+
+def given_text(config: BrokerConfig, listener: str, name: str) -> str | None:
+    """The text of a setting for a listener or for all listeners; None if only its default is known."""
+    for candidate in (f"listener.name.{listener.lower()}.{name}", name):
+        if config.source(candidate) is not ConfigSource.DEFAULT:
+            return config.text(candidate)
+    return None
+
+
+def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
+    """The settings of a listener with TLS. Errors name the setting with the prefix, if it has one."""
+    prefix = f"listener.name.{listener.lower()}."
+    stores = ("keystore.location", "keystore.type", "keystore.key", "truststore.location")
+    own = any(config.source(f"{prefix}ssl.{name}") is not ConfigSource.DEFAULT for name in stores)
+    return TlsSettings.read(lambda name: given_text(config, listener, name), prefix if own else "")

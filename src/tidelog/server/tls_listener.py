@@ -1,0 +1,156 @@
+"""TlsListener: the TLS of one listener: its context, the principals of its clients, reloads of its keys."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.config.values import ConfigError
+from tidelog.network.authentication_metrics import AuthenticationMetrics
+from tidelog.security.key_store_changes import (
+    CertificateNames,
+    certificate_names,
+    check_names,
+    check_trusts_itself,
+)
+from tidelog.security.principal import AuthenticationContext, KafkaPrincipalBuilder, principal_builder
+from tidelog.security.tls import TlsSettings, server_context
+from tidelog.server.config.tls import given_text, tls_settings
+
+if TYPE_CHECKING:
+    from tidelog.network.channel import Channel
+    from tidelog.network.listener_security import Session
+    from tidelog.server.config.broker import BrokerConfig
+
+log = logging.getLogger("tidelog.server")
+
+FileVersion = tuple[str, int, int, int] | None
+
+
+@dataclass(slots=True, frozen=True)
+class TlsSource:
+    """Everything that a context is made of. A source that is equal to another makes the same context."""
+
+    settings: TlsSettings
+    builder: str
+    mapping_rules: str
+    is_inter_broker: bool
+    allow_dn_changes: bool
+    allow_san_changes: bool
+    files: tuple[FileVersion, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class LoadedTls:
+    source: TlsSource
+    context: ssl.SSLContext = field(repr=False)
+    names: tuple[CertificateNames, ...]
+    builder: KafkaPrincipalBuilder
+
+
+class TlsListener:
+    """A reload replaces the context of new connections. Open connections keep theirs."""
+
+    def __init__(self, config: BrokerConfig, listener: str, security_protocol: str) -> None:
+        """Raises ConfigError if the settings do not allow TLS."""
+        self.listener = listener
+        self._security_protocol = security_protocol
+        self._loaded = _load(self.source(config))
+        self._prepared: LoadedTls | None = None
+        self._refused: TlsSource | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return self._loaded.context
+
+    def principal_of(self, certificate: bytes | None, host: str) -> str:
+        """The principal of a client. Raises what the principal builder raises."""
+        return self._loaded.builder.build(
+            AuthenticationContext(self.listener, self._security_protocol, host, certificate)
+        )
+
+    def source(self, config: BrokerConfig) -> TlsSource:
+        """What the settings name now, with the versions of the files."""
+        settings = tls_settings(config, self.listener)
+        prefix = f"listener.name.{self.listener.lower()}."
+        return TlsSource(
+            settings,
+            str(config[prefix + "principal.builder.class"]),
+            given_text(config, self.listener, "ssl.principal.mapping.rules") or "DEFAULT",
+            self.listener == config.inter_broker_listener,
+            config[prefix + "ssl.allow.dn.changes"] is True,
+            config[prefix + "ssl.allow.san.changes"] is True,
+            (_version(settings.keystore_location), _version(settings.truststore_location)),
+        )
+
+    def prepare(self, source: TlsSource) -> None:
+        """Load what changed, to be used by the next `update`. Raises ConfigError."""
+        if source != self._loaded.source:
+            loaded = _load(source)
+            check_names(
+                source.settings,
+                self._loaded.names,
+                loaded.names,
+                allow_dn_changes=source.allow_dn_changes,
+                allow_san_changes=source.allow_san_changes,
+            )
+            self._prepared = loaded
+
+    def update(self, source: TlsSource) -> None:
+        """Use what changed for new connections. Logs what cannot be used, once, and keeps the old."""
+        if source in (self._loaded.source, self._refused):
+            return
+        try:
+            if self._prepared is None or self._prepared.source != source:
+                self.prepare(source)
+        except ConfigError as error:
+            self._refused = source
+            log.error("listener %s keeps its keys: %s", self.listener, error)
+            return
+        assert self._prepared is not None
+        self._loaded, self._prepared = self._prepared, None
+        names = ", ".join(one.distinguished for one in self._loaded.names)
+        log.info("listener %s has new TLS settings for new connections (%s)", self.listener, names)
+
+
+class SslListener:
+    """Implements tidelog.network.listener_security.ListenerSecurity for the protocol SSL."""
+
+    max_receive_size = 0
+    failure_delay_seconds = 0.0
+
+    def __init__(self, tls: TlsListener) -> None:
+        self.metrics = AuthenticationMetrics()
+        self._tls = tls
+
+    def tls_context(self) -> ssl.SSLContext:
+        return self._tls.context
+
+    def principal_of(self, certificate: bytes | None, host: str) -> str:
+        return self._tls.principal_of(certificate, host)
+
+    def authenticator(self, channel: Channel, previous: Session | None = None) -> None:
+        return None
+
+
+def _load(source: TlsSource) -> LoadedTls:
+    settings = source.settings
+    context = server_context(settings)
+    if source.is_inter_broker:
+        check_trusts_itself(settings)
+    builder = principal_builder(source.builder, source.mapping_rules)
+    return LoadedTls(source, context, certificate_names(settings), builder)
+
+
+def _version(path: str | None) -> FileVersion:
+    """What changes when a file is replaced or written."""
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, 0, 0, 0
+    return path, found.st_mtime_ns, found.st_size, found.st_ino

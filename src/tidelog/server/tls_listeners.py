@@ -1,0 +1,70 @@
+"""TlsListeners: the listeners of a broker that have TLS, and when their keys are loaded again.
+
+Keys are loaded again when their settings change, when a client sets them to the same values again, and when
+their files change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tidelog.server.config.tls import METRICS_LISTENER
+from tidelog.server.tls_listener import TlsListener
+
+if TYPE_CHECKING:
+    from tidelog.clock import TimerHandle
+    from tidelog.network.loop import BrokerLoop
+    from tidelog.server.config.broker import BrokerConfig
+
+CHECK_SECONDS: Final = 10.0
+"""So often the files of keys are looked at: a look is two system calls."""
+
+
+class TlsListeners:
+    def __init__(self, config: BrokerConfig, loop: BrokerLoop) -> None:
+        """Raises ConfigError if a listener cannot have TLS."""
+        self._config = config
+        self._loop = loop
+        self.by_name = {
+            endpoint.listener: TlsListener(config, endpoint.listener, endpoint.security_protocol)
+            for endpoint in config.endpoints
+            if endpoint.uses_tls
+        }
+        self.metrics = TlsListener(config, METRICS_LISTENER, "SSL") if config.metrics_uses_tls else None
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+        self._wait()
+
+    @property
+    def _all(self) -> list[TlsListener]:
+        return [*self.by_name.values(), *([] if self.metrics is None else [self.metrics])]
+
+    def check(self, config: BrokerConfig) -> None:
+        """Load what these settings change. Raises ConfigError if it cannot be used."""
+        for listener in self._all:
+            listener.prepare(listener.source(config))
+
+    def update(self) -> None:
+        """Use the settings of the broker, and the files as they are now, for new connections."""
+        for listener in self._all:
+            listener.update(listener.source(self._config))
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self) -> None:
+        self._timer = self._loop.schedule(CHECK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Look at the files on a thread: they may be on a network."""
+        self._timer = None
+        self._loop.run_blocking(self.update, self._looked)
+
+    def _looked(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        if not self._is_closed:
+            self._wait()
