@@ -34,10 +34,11 @@ class BlockingTree(Tree, Protocol):
 
 
 class ThreadedTree:
-    """Owns the blocking tree: `close` closes it, too. To be made on the running loop."""
+    """To be made on the running loop. `close` closes the blocking tree, too, unless it is `shared`."""
 
-    def __init__(self, blocking: BlockingTree) -> None:
+    def __init__(self, blocking: BlockingTree, *, shared: bool = False) -> None:
         self._blocking = blocking
+        self._is_shared = shared
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "tidelog-tree")
         self._watches = Watches()
@@ -105,7 +106,7 @@ class ThreadedTree:
     async def close(self) -> None:
         """Finish the calls that were started, and close the blocking tree."""
         if not self._closed:
-            closing = self._call("/", self._blocking.close)
+            closing = self._call("/", (lambda: None) if self._is_shared else self._blocking.close)
             self._closed = True
             await closing
             self._worker.shutdown(wait=False)

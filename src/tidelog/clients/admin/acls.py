@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import TypedDict
 
 from tidelog.clients.admin.client import AsyncAdmin
@@ -14,81 +12,14 @@ from tidelog.errors import KafkaError
 from tidelog.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from tidelog.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from tidelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from tidelog.security.acl import AclBinding as AclBinding
+from tidelog.security.acl import AclBindingFilter as AclBindingFilter
+from tidelog.security.acl import AclOperation as AclOperation
+from tidelog.security.acl import AclPermissionType as AclPermissionType
+from tidelog.security.acl import AclResourceType as AclResourceType
+from tidelog.security.acl import PatternType as PatternType
 
 NOT_ASKED_FOR = -(2**31)
-
-
-class AclResourceType(IntEnum):
-    UNKNOWN = 0
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class PatternType(IntEnum):
-    """How the name of a pattern matches resources. ANY and MATCH are only for filters."""
-
-    UNKNOWN = 0
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class AclOperation(IntEnum):
-    UNKNOWN = 0
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class AclPermissionType(IntEnum):
-    UNKNOWN = 0
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
-
-
-@dataclass(slots=True, frozen=True)
-class AclBinding:
-    """An ACL: allows or denies a principal, such as User:alice, an operation on resources of a pattern."""
-
-    resource_type: AclResourceType
-    name: str
-    principal: str
-    operation: AclOperation
-    permission: AclPermissionType = AclPermissionType.ALLOW
-    host: str = "*"
-    pattern_type: PatternType = PatternType.LITERAL
-
-
-@dataclass(slots=True, frozen=True)
-class AclBindingFilter:
-    """A filter of ACLs. None and ANY match everything."""
-
-    resource_type: AclResourceType = AclResourceType.ANY
-    name: str | None = None
-    principal: str | None = None
-    operation: AclOperation = AclOperation.ANY
-    permission: AclPermissionType = AclPermissionType.ANY
-    host: str | None = None
-    pattern_type: PatternType = PatternType.ANY
 
 
 async def describe_acls(

@@ -1,0 +1,260 @@
+"""AclAuthorizer: decides by the access rules in the tree.
+
+Settings: `super.users` (principals that may do everything, separated by semicolons) and
+`allow.everyone.if.no.acl.found` (whether a resource without any rule is open to all).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from tidelog.config.values import ConfigError
+from tidelog.errors import InvalidRequest, KafkaError, KafkaStorageError, RequestTimedOut
+from tidelog.metadata.async_tree import AsyncTree, SessionEvent
+from tidelog.metadata.nodes import BadNode
+from tidelog.metadata.tree import TreeError, TreeUnavailable, WatchEvent
+from tidelog.security.acl import (
+    AccessControlEntry,
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclResourceType,
+    PatternType,
+    ResourcePattern,
+)
+from tidelog.security.acl_cache import AclCache
+from tidelog.security.acl_store import AclStore
+from tidelog.security.authorizer import Action, AuthorizableRequestContext
+
+_log = logging.getLogger("tidelog.security.acls")
+
+SUPER_USERS = "super.users"
+ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
+REQUEST_TIMEOUT = "request.timeout.ms"
+
+DECISIONS = 10_000
+"""How many decisions are remembered."""
+
+
+class AclAuthorizer:
+    """Implements tidelog.security.authorizer.Authorizer, which documents the public methods."""
+
+    def __init__(self) -> None:
+        self.cache = AclCache()
+        self._super_users: frozenset[str] = frozenset()
+        self._allow_everyone = False
+        self._timeout = 30.0
+        self._store: AclStore | None = None
+        self._newest = dict.fromkeys((PatternType.LITERAL, PatternType.PREFIXED), -1)
+        self._changed = asyncio.Event()
+        self._is_stale = False  # a session ended: notifications may be lost
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._decisions: dict[tuple[str, str, int, int, str], bool] = {}
+        self._decided_generation = -1
+
+    @property
+    def generation(self) -> int:
+        return self.cache.generation
+
+    @property
+    def acl_count(self) -> int:
+        return self.cache.count
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        self._super_users = parse_super_users(settings.get(SUPER_USERS, ""))
+        self._allow_everyone = settings.get(ALLOW_EVERYONE, "").strip().lower() == "true"
+        self._timeout = int(settings.get(REQUEST_TIMEOUT) or 30_000) / 1000
+
+    # -- decisions
+
+    def authorize(self, context: AuthorizableRequestContext, actions: Sequence[Action]) -> list[bool]:
+        principal, host = context.principal, context.client_address
+        return [self.is_allowed(principal, host, *action) for action in actions]
+
+    def is_allowed(
+        self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType, name: str
+    ) -> bool:
+        """Whether a principal may do an operation from a host."""
+        if principal in self._super_users:
+            return True
+        decisions = self._decisions
+        if self._decided_generation != self.cache.generation or len(decisions) >= DECISIONS:
+            decisions.clear()
+            self._decided_generation = self.cache.generation
+        key = (principal, host, operation, resource_type, name)
+        decision = decisions.get(key)
+        if decision is None:
+            found = self.cache.decide(principal, host, operation, resource_type, name)
+            decisions[key] = decision = self._allow_everyone if found is None else found
+        return decision
+
+    def authorize_by_resource_type(
+        self,
+        context: AuthorizableRequestContext,
+        operation: AclOperation,
+        resource_type: AclResourceType,
+    ) -> bool:
+        if context.principal in self._super_users:
+            return True
+        return self.cache.decide_any(
+            context.principal,
+            context.client_address,
+            operation,
+            resource_type,
+            without_rules=self._allow_everyone,
+        )
+
+    def acls(self, wanted: AclBindingFilter) -> Iterator[AclBinding]:
+        return self.cache.matching(wanted)
+
+    # -- changes
+
+    async def create_acls(
+        self, context: AuthorizableRequestContext, bindings: Sequence[AclBinding]
+    ) -> list[KafkaError | None]:
+        by_pattern: dict[ResourcePattern, list[AccessControlEntry]] = {}
+        for binding in bindings:
+            by_pattern.setdefault(binding.pattern, []).append(binding.entry)
+        errors: dict[ResourcePattern, KafkaError] = {}
+        for pattern, added in by_pattern.items():
+            try:
+                await self._add(pattern, added)
+            except KafkaError as error:
+                errors[pattern] = error
+        return [errors.get(binding.pattern) for binding in bindings]
+
+    async def _add(self, pattern: ResourcePattern, added: Sequence[AccessControlEntry]) -> None:
+        async with self._changing() as store:
+            entries = await store.change(pattern, lambda present: (*present, *added))
+            self.cache.replace(pattern, entries)
+
+    async def delete_acls(
+        self, context: AuthorizableRequestContext, filters: Sequence[AclBindingFilter]
+    ) -> list[list[tuple[AclBinding, KafkaError | None]]]:
+        results: list[list[tuple[AclBinding, KafkaError | None]]] = [[] for _ in filters]
+        for pattern in list(self.cache.patterns()):
+            wanted = [chosen for chosen in filters if chosen.matches_pattern(pattern)]
+            if not wanted or not any(_matches_any(wanted, entry) for entry in self.cache.entries(pattern)):
+                continue
+            failure: KafkaError | None = None
+            try:
+                removed = await self._remove(pattern, wanted)
+            except KafkaError as error:
+                failure = error
+                removed = [entry for entry in self.cache.entries(pattern) if _matches_any(wanted, entry)]
+            for entry in removed:
+                # As in Kafka 3.9, a rule is removed by the first filter that matches it.
+                binding = AclBinding.of(pattern, entry)
+                first = next(index for index, chosen in enumerate(filters) if chosen.matches(binding))
+                results[first].append((binding, failure))
+        return results
+
+    async def _remove(
+        self, pattern: ResourcePattern, wanted: Sequence[AclBindingFilter]
+    ) -> list[AccessControlEntry]:
+        """Remove rules of a pattern; returns those that the tree had, which may be newer than the cache."""
+        removed: list[AccessControlEntry] = []
+
+        def left(present: Sequence[AccessControlEntry]) -> list[AccessControlEntry]:
+            removed[:] = [entry for entry in present if _matches_any(wanted, entry)]
+            return [entry for entry in present if entry not in removed]
+
+        async with self._changing() as store:
+            self.cache.replace(pattern, await store.change(pattern, left))
+        return removed
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[AclStore]:
+        """Let one change at a time update the tree and the cache; errors of the tree become KafkaErrors."""
+        if self._store is None:
+            raise InvalidRequest("the authorizer is not started")
+        try:
+            async with asyncio.timeout(self._timeout), self._lock:
+                yield self._store
+        except TimeoutError:
+            raise RequestTimedOut("the rules cannot be changed: the tree does not answer") from None
+        except (BadNode, TreeError) as error:
+            raise KafkaStorageError(f"the rules cannot be changed: {error}") from error
+
+    # -- the tree
+
+    async def start(self, tree: AsyncTree) -> None:
+        self._store = store = AclStore(tree)
+        await store.prepare()
+        tree.listen(self._session_event)
+        for kind in self._newest:
+            self._newest[kind] = max(
+                (notice.sequence for notice in await store.read_changes(kind, -1, self._watch)), default=-1
+            )
+        self.cache.replace_all(await store.read_all())
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _watch(self, event: WatchEvent) -> None:
+        self._changed.set()
+
+    def _session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._is_stale = True
+        elif event is SessionEvent.CONNECTED:
+            self._changed.set()
+
+    async def _follow(self) -> None:
+        """Apply the changes that any broker or tool made."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            is_stale, self._is_stale = self._is_stale, False
+            try:
+                async with self._lock:
+                    await self._apply_changes(is_stale)
+            except TreeUnavailable as error:
+                # The session expired: its CONNECTED event wakes this task again.
+                self._is_stale = True
+                _log.info("changed access rules are read in the next session: %s", error)
+            except Exception:
+                self._is_stale = True
+                _log.exception("changed access rules could not be applied: the last known ones stay")
+
+    async def _apply_changes(self, is_stale: bool) -> None:
+        store = self._store
+        assert store is not None
+        changed: dict[ResourcePattern, None] = {}
+        for kind in self._newest:
+            for notice in await store.read_changes(kind, self._newest[kind], self._watch):
+                self._newest[kind] = notice.sequence
+                if notice.pattern is None:
+                    is_stale = True
+                else:
+                    changed[notice.pattern] = None
+        if is_stale:
+            self.cache.replace_all(await store.read_all())
+            _log.info("all access rules are read again")
+            return
+        for pattern in changed:
+            entries = await store.read(pattern)
+            if entries != self.cache.entries(pattern):
+                self.cache.replace(pattern, entries)
+                _log.info("access rules of %s %s are applied", pattern.resource_type.name, pattern.name)
+
+
+def _matches_any(filters: Sequence[AclBindingFilter], entry: AccessControlEntry) -> bool:
+    return any(chosen.matches_entry(entry) for chosen in filters)
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """Principals of super.users. ConfigError if one has no type such as `User:`."""
+    found = [principal.strip() for principal in text.split(";") if principal.strip()]
+    for principal in found:
+        if ":" not in principal:
+            raise ConfigError(SUPER_USERS, text, f"{principal!r} has no type: write User:{principal}")
+    return frozenset(found)

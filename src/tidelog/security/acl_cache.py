@@ -1,0 +1,211 @@
+"""AclCache: all access rules in memory, and the decisions that follow from them.
+
+A deny rule takes precedence over every allow rule. The rules of a resource are those of the literal pattern
+with its name, of the wildcard, and of every prefix of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tidelog.security.acl import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    AccessControlEntry,
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
+    PatternType,
+    ResourcePattern,
+)
+
+ALL: Final = AclOperation.ALL
+DENY, ALLOW = AclPermissionType.DENY, AclPermissionType.ALLOW
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+
+ALLOWED_BY: Final[Mapping[int, tuple[AclOperation, ...]]] = {
+    operation: (operation, ALL) for operation in AclOperation
+} | {
+    AclOperation.DESCRIBE: (
+        AclOperation.DESCRIBE,
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        ALL,
+    ),
+    AclOperation.DESCRIBE_CONFIGS: (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, ALL),
+}
+"""The operations whose allow rules allow an operation. A deny rule denies its own operation alone."""
+
+Key = tuple[str, str, int]  # principal, host, operation
+
+
+class _Rules:
+    """The rules of one pattern."""
+
+    __slots__ = ("allowed", "denied", "entries")
+
+    def __init__(self, entries: Iterable[AccessControlEntry]) -> None:
+        self.entries = tuple(entries)
+        self.allowed: frozenset[Key] = frozenset(_keys(self.entries, ALLOW))
+        self.denied: frozenset[Key] = frozenset(_keys(self.entries, DENY))
+
+
+def _keys(entries: Sequence[AccessControlEntry], permission: AclPermissionType) -> Iterator[Key]:
+    for entry in entries:
+        if entry.permission is permission:
+            yield entry.principal, entry.host, entry.operation
+
+
+class _RulesOfType:
+    """The rules of all patterns of a resource type."""
+
+    __slots__ = ("literal", "prefix_lengths", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Rules] = {}
+        self.prefixed: dict[str, _Rules] = {}
+        self.prefix_lengths: tuple[int, ...] = ()
+
+    def of_pattern(self, pattern_type: PatternType) -> dict[str, _Rules]:
+        return self.literal if pattern_type is LITERAL else self.prefixed
+
+    def of_resource(self, name: str) -> list[_Rules]:
+        found = []
+        literal = self.literal
+        if (rules := literal.get(name)) is not None:
+            found.append(rules)
+        if name != WILDCARD and (rules := literal.get(WILDCARD)) is not None:
+            found.append(rules)
+        for length in self.prefix_lengths:
+            if (rules := self.prefixed.get(name[:length])) is not None and length <= len(name):
+                found.append(rules)
+        return found
+
+
+class AclCache:
+    """`generation` grows with every change: a decision of an older generation may be wrong."""
+
+    def __init__(self) -> None:
+        self._types: dict[int, _RulesOfType] = {}
+        self.generation = 0
+        self.count = 0
+
+    def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
+        """Give a pattern these rules and no others."""
+        of_type = self._types.setdefault(pattern.resource_type, _RulesOfType())
+        patterns = of_type.of_pattern(pattern.pattern_type)
+        before = patterns.pop(pattern.name, None)
+        rules = _Rules(dict.fromkeys(entries))
+        if rules.entries:
+            patterns[pattern.name] = rules
+        self.count += len(rules.entries) - (0 if before is None else len(before.entries))
+        of_type.prefix_lengths = tuple(sorted({len(name) for name in of_type.prefixed}))
+        self.generation += 1
+
+    def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> None:
+        """Have these rules and no others."""
+        types: dict[int, _RulesOfType] = {}
+        count = 0
+        for pattern, entries in rules.items():
+            made = _Rules(dict.fromkeys(entries))
+            if made.entries:
+                of_type = types.setdefault(pattern.resource_type, _RulesOfType())
+                of_type.of_pattern(pattern.pattern_type)[pattern.name] = made
+                count += len(made.entries)
+        for of_type in types.values():
+            of_type.prefix_lengths = tuple(sorted({len(name) for name in of_type.prefixed}))
+        self._types, self.count = types, count
+        self.generation += 1
+
+    def entries(self, pattern: ResourcePattern) -> tuple[AccessControlEntry, ...]:
+        of_type = self._types.get(pattern.resource_type)
+        rules = None if of_type is None else of_type.of_pattern(pattern.pattern_type).get(pattern.name)
+        return () if rules is None else rules.entries
+
+    def patterns(self) -> Iterator[ResourcePattern]:
+        for kind, of_type in self._types.items():
+            for name in of_type.literal:
+                yield ResourcePattern(AclResourceType(kind), name, LITERAL)
+            for name in of_type.prefixed:
+                yield ResourcePattern(AclResourceType(kind), name, PREFIXED)
+
+    def matching(self, wanted: AclBindingFilter) -> Iterator[AclBinding]:
+        for pattern in self.patterns():
+            if wanted.matches_pattern(pattern):
+                for entry in self.entries(pattern):
+                    if wanted.matches_entry(entry):
+                        yield AclBinding.of(pattern, entry)
+
+    # -- decisions
+
+    def decide(
+        self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType, name: str
+    ) -> bool | None:
+        """Whether the rules allow an operation; None if the resource has no rule at all."""
+        of_type = self._types.get(resource_type)
+        found = [] if of_type is None else of_type.of_resource(name)
+        if not found:
+            return None
+        who = [(p, h) for p in (principal, WILDCARD_PRINCIPAL) for h in (host, WILDCARD)]
+        for rules in found:
+            denied = rules.denied
+            if denied:
+                for principal, host in who:
+                    if (principal, host, operation) in denied or (principal, host, ALL) in denied:
+                        return False
+        for rules in found:
+            allowed = rules.allowed
+            for principal, host in who:
+                for allowing in ALLOWED_BY[operation]:
+                    if (principal, host, allowing) in allowed:
+                        return True
+        return False
+
+    def decide_any(
+        self,
+        principal: str,
+        host: str,
+        operation: AclOperation,
+        resource_type: AclResourceType,
+        *,
+        without_rules: bool,
+    ) -> bool:
+        """Whether an operation is allowed on at least one resource of a type, known or not.
+
+        As in Kafka, implied operations do not count here. `without_rules` says whether resources without
+        rules are open to all.
+        """
+        of_type = self._types.get(resource_type) or _RulesOfType()
+        keys = [
+            (p, h, o)
+            for p in (principal, WILDCARD_PRINCIPAL)
+            for h in (host, WILDCARD)
+            for o in (operation, ALL)
+        ]
+        denied_names = {
+            name for name, rules in of_type.literal.items() if not rules.denied.isdisjoint(keys)
+        }
+        if WILDCARD in denied_names:
+            return False
+        if without_rules:
+            return True
+        denied_prefixes = [
+            name for name, rules in of_type.prefixed.items() if not rules.denied.isdisjoint(keys)
+        ]
+
+        def is_left(name: str) -> bool:
+            return not any(name.startswith(prefix) for prefix in denied_prefixes)
+
+        for name, rules in of_type.prefixed.items():
+            if not rules.allowed.isdisjoint(keys) and is_left(name):
+                return True
+        return any(
+            name == WILDCARD or (name not in denied_names and is_left(name))
+            for name, rules in of_type.literal.items()
+            if not rules.allowed.isdisjoint(keys)
+        )

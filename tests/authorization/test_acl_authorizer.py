@@ -1,0 +1,278 @@
+"""The authorizer of a broker follows the rules in the tree, whoever changes them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.virtual_loop import VirtualLoop
+from tidelog.config.values import ConfigError
+from tidelog.metadata.nodes import BadNode
+from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
+from tidelog.metadata.tree import NoNode
+from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
+from tidelog.security.acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
+    PatternType,
+)
+from tidelog.security.acl_authorizer import AclAuthorizer, parse_super_users
+from tidelog.security.authorizer import Action, make_authorizer
+
+READ = AclOperation.READ
+TOPIC = AclResourceType.TOPIC
+PREFIXED = PatternType.PREFIXED
+ORDERS = "/kafka-acl/Topic/orders"
+
+
+class Context(NamedTuple):
+    principal: str = "User:alice"
+    client_address: str = "127.0.0.1"
+    listener: str = "PLAINTEXT"
+    client_id: str | None = None
+
+
+ALICE = Context()
+
+
+class World:
+    def __init__(self) -> None:
+        self.zookeeper = SimulatedZooKeeper(asyncio.get_running_loop(), random.Random(1))
+
+    async def authorizer(self, client: str, **settings: str) -> AclAuthorizer:
+        tree = await SimulatedTree.open(
+            self.zookeeper,
+            client,
+            rng=random.Random(client),
+            settings=ZooKeeperSettings(session_timeout=6.0),
+        )
+        made = AclAuthorizer()
+        made.configure({name.replace("_", "."): value for name, value in settings.items()})
+        await made.start(tree)
+        return made
+
+    def has(self, path: str) -> bool:
+        try:
+            self.zookeeper.tree.get(path)
+        except NoNode:
+            return False
+        return True
+
+    def node(self, path: str) -> tuple[bytes, int]:
+        data, stat = self.zookeeper.tree.get(path)
+        return data, stat.version
+
+
+def run(story: Callable[[World], Coroutine[object, object, None]]) -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        await story(World())
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def rule(
+    name: str = "orders",
+    principal: str = "User:alice",
+    operation: AclOperation = READ,
+    pattern: PatternType = PatternType.LITERAL,
+) -> AclBinding:
+    return AclBinding(TOPIC, name, principal, operation, pattern_type=pattern)
+
+
+def may_read(authorizer: AclAuthorizer, context: Context = ALICE, name: str = "orders") -> bool:
+    (allowed,) = authorizer.authorize(context, [Action(READ, TOPIC, name)])
+    return allowed
+
+
+async def settle() -> None:
+    await asyncio.sleep(1.0)
+
+
+def test_rules_are_in_the_tree_as_kafka_writes_them() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a")
+        rules = [rule(), rule(operation=AclOperation.DESCRIBE_CONFIGS), rule("ord", pattern=PREFIXED)]
+        assert await authorizer.create_acls(ALICE, rules) == [None] * 3
+        assert world.node(ORDERS) == (
+            b'{"acls":[{"principal":"User:alice","permissionType":"Allow","host":"*","operation":"Read"},'
+            b'{"principal":"User:alice","permissionType":"Allow","host":"*","operation":"DescribeConfigs"}],'
+            b'"version":1}',
+            0,
+        )
+        assert world.node("/kafka-acl-changes/acl_changes_0000000000")[0] == b"TOPIC:orders"
+        assert world.node("/kafka-acl-extended/prefixed/Topic/ord")[0].startswith(b'{"acls":[')
+        assert world.node("/kafka-acl-extended-changes/acl_changes_0000000000")[0] == (
+            b'{"version":1,"resourceType":"TOPIC","name":"ord","patternType":"PREFIXED"}'
+        )
+        for kind in ("Topic", "Group", "Cluster", "TransactionalId", "DelegationToken", "User"):
+            assert world.has(f"/kafka-acl/{kind}")
+            assert world.has(f"/kafka-acl-extended/prefixed/{kind}")
+
+    run(story)
+
+
+def test_the_last_rule_takes_its_node_along() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a")
+        await authorizer.create_acls(ALICE, [rule()])
+        (removed,) = await authorizer.delete_acls(ALICE, [AclBindingFilter()])
+        assert removed == [(rule(), None)]
+        assert not world.has(ORDERS)
+        assert not may_read(authorizer)
+
+    run(story)
+
+
+def test_a_change_counts_at_once_here_and_soon_on_other_brokers() -> None:
+    async def story(world: World) -> None:
+        here, there = await world.authorizer("a"), await world.authorizer("b")
+        await here.create_acls(ALICE, [rule()])
+        assert may_read(here)
+        await settle()
+        assert may_read(there)
+        await there.delete_acls(ALICE, [AclBindingFilter(name="orders")])
+        assert not may_read(there)
+        await settle()
+        assert not may_read(here)
+
+    run(story)
+
+
+def test_concurrent_changes_of_one_resource_are_all_kept() -> None:
+    async def story(world: World) -> None:
+        brokers = [await world.authorizer(name) for name in "abc"]
+        users = [f"User:u{number}" for number in range(30)]
+        await asyncio.gather(
+            *(
+                brokers[at % 3].create_acls(ALICE, [rule(principal=user), rule("o", user, pattern=PREFIXED)])
+                for at, user in enumerate(users)
+            )
+        )
+        await settle()
+        for broker in brokers:
+            assert {found.principal for found in broker.acls(AclBindingFilter(name="orders"))} == set(users)
+            assert broker.acl_count == 60
+
+    run(story)
+
+
+def test_rules_are_read_again_after_a_lost_session() -> None:
+    async def story(world: World) -> None:
+        here, there = await world.authorizer("a"), await world.authorizer("b")
+        await here.create_acls(ALICE, [rule()])
+        await settle()
+        world.zookeeper.cut("b")
+        await here.delete_acls(ALICE, [AclBindingFilter()])
+        for notice in world.zookeeper.tree.children("/kafka-acl-changes"):
+            await here._store._tree.delete(f"/kafka-acl-changes/{notice}")  # type: ignore[union-attr]
+        await asyncio.sleep(20)
+        world.zookeeper.heal("b")
+        await asyncio.sleep(20)
+        assert not may_read(there)
+
+    run(story)
+
+
+def test_a_change_whose_answer_is_lost_is_made_once() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a")
+        for number in range(20):
+            changing = asyncio.create_task(authorizer.create_acls(ALICE, [rule(principal=f"User:u{number}")]))
+            await asyncio.sleep(0.001 * number)
+            world.zookeeper.lose_connection("a")
+            assert await changing == [None]
+        assert authorizer.acl_count == 20
+
+    run(story)
+
+
+def test_an_unreadable_rule_stops_the_start_and_not_a_running_broker() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a")
+        await authorizer.create_acls(ALICE, [rule()])
+        tree = authorizer._store._tree  # type: ignore[union-attr]
+        await tree.set(ORDERS, b"nonsense")
+        await tree.create("/kafka-acl-changes/acl_changes_", b"TOPIC:orders", sequential=True)
+        await settle()
+        assert may_read(authorizer)
+        with pytest.raises(BadNode, match="orders"):
+            await world.authorizer("b")
+
+    run(story)
+
+
+def test_a_change_times_out_while_the_tree_is_away() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a", request_timeout_ms="2000")
+        world.zookeeper.stop()
+        (error,) = await authorizer.create_acls(ALICE, [rule()])
+        assert error is not None
+        assert error.code == 7
+
+    run(story)
+
+
+def test_super_users_and_resources_without_rules() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a", super_users="User:root; User:CN=broker,O=Tide")
+        assert may_read(authorizer, Context("User:root"))
+        assert may_read(authorizer, Context("User:CN=broker,O=Tide"))
+        assert not may_read(authorizer)
+        generous = await world.authorizer("b", allow_everyone_if_no_acl_found="true")
+        assert may_read(generous)
+        await generous.create_acls(ALICE, [rule(principal="User:bob")])
+        assert not may_read(generous)
+        assert may_read(generous, Context("User:bob"))
+
+    run(story)
+
+
+def test_super_users_need_a_type() -> None:
+    assert parse_super_users("") == frozenset()
+    with pytest.raises(ConfigError, match="write User:admin"):
+        parse_super_users("User:a;admin")
+
+
+def test_a_denied_user_is_denied_although_all_are_allowed() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a")
+        denied = AclBinding(TOPIC, "orders", "User:alice", READ, AclPermissionType.DENY)
+        await authorizer.create_acls(ALICE, [rule(principal="User:*"), denied])
+        assert not may_read(authorizer)
+        assert may_read(authorizer, Context("User:bob"))
+
+    run(story)
+
+
+class Generous:
+    """The least that an authorizer of a user's own may be."""
+
+    def authorize(self) -> None: ...
+
+    def create_acls(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+def test_a_class_of_ones_own_is_named_by_its_module() -> None:
+    assert make_authorizer("") is None
+    assert isinstance(make_authorizer("kafka.security.authorizer.AclAuthorizer"), AclAuthorizer)
+    assert isinstance(make_authorizer(f"{__name__}.Generous"), Generous)
+    for wrong in ("nothing", "no.such.Class", f"{__name__}.Missing", f"{__name__}.Context"):
+        with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
+            make_authorizer(wrong)
