@@ -282,16 +282,22 @@ class Kafka4(Kafka):
 
 
 @contextmanager
-def new_kafka(kind: str, folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
-    """A running Kafka of a kind, kafka3 with its own ZooKeeper, on an empty folder."""
+def new_kafka(
+    kind: str, folder: Path, settings: Mapping[str, str] | None = None, *, port: int = 0
+) -> Iterator[Kafka]:
+    """A running Kafka of a kind, kafka3 with its own ZooKeeper, on an empty folder.
+
+    `port` is where it is asked whether it answers, if the settings have listeners of their own.
+    """
     if kind == Kafka4.kind:
         kafka4 = Kafka4(folder / "kafka", folder / "data", settings)
+        kafka4.port = port or kafka4.port
         kafka4.format()
         with kafka4:
             yield kafka4
         return
-    with (
-        ZooKeeper(folder / "zookeeper") as zookeeper,
-        Kafka3(folder / "kafka", folder / "data", zookeeper, settings) as kafka3,
-    ):
-        yield kafka3
+    with ZooKeeper(folder / "zookeeper") as zookeeper:
+        kafka3 = Kafka3(folder / "kafka", folder / "data", zookeeper, settings)
+        kafka3.port = port or kafka3.port
+        with kafka3:
+            yield kafka3

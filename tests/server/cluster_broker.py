@@ -37,6 +37,7 @@ from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, Alt
 from tidelog.server.apis import served_apis
 from tidelog.server.apis.router import Router
 from tidelog.server.apis.small_produce import SmallProduces
+from tidelog.server.audit import AuditLog
 from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
@@ -194,6 +195,8 @@ class ClusterBroker:
             moves=ReplicaMoves(replicas, loop, None),
             apis=served_apis(cluster=True),
             supported_features={},
+            authorizer=None,
+            audit=AuditLog(),
             cluster=ClusterServices(
                 controller=self.controller,
                 states=self.states,

@@ -267,6 +267,7 @@ def list_transactions(make: FilledRequests, version: int) -> Fields:
     return {"state_filters": ["Ongoing"], "transactional_id_pattern": "listed.*"}
 
 
+ANY_ACL = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
 SETTING = {"resource_type": 2, "resource_name": "t"}
 CASES: dict[ApiKey, Fields | Callable[[FilledRequests, int], Fields]] = {
     ApiKey.PRODUCE: produce,
@@ -344,6 +345,20 @@ CASES: dict[ApiKey, Fields | Callable[[FilledRequests, int], Fields]] = {
         "group_ids": [make.consumer_member(f"told-{version}")]
     },
     ApiKey.LIST_CONFIG_RESOURCES: {"resource_types": [2]},
+    ApiKey.DESCRIBE_ACLS: ANY_ACL,
+    ApiKey.CREATE_ACLS: {
+        "creations": [
+            {
+                "resource_type": 2,
+                "resource_name": "t",
+                "principal": "User:a",
+                "host": "*",
+                "operation": 3,
+                "permission_type": 3,
+            }
+        ]
+    },
+    ApiKey.DELETE_ACLS: {"filters": [ANY_ACL]},
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "t"}], "response_partition_limit": 100},
 }
 
@@ -352,6 +367,8 @@ def expected_errors(key: int, version: int) -> list[int]:
     """The error codes of an answer to a request that is as it should be."""
     if key == ApiKey.JOIN_GROUP and version >= 4:
         return [ErrorCode.MEMBER_ID_REQUIRED]
+    if key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
+        return [ErrorCode.SECURITY_DISABLED]  # the broker has no authorizer
     return [ErrorCode.ELECTION_NOT_NEEDED] if key == ApiKey.ELECT_LEADERS else []
 
 

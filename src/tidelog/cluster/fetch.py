@@ -112,7 +112,7 @@ def _diverging_epoch(partition: Partition, log: Log, wanted: FetchPartition) -> 
 
 
 Unknown = Mapping[FetchPartition, FetchedPartition]
-"""Partitions that this broker does not have, with their answers."""
+"""Partitions that this broker does not have or that the client may not read, with their answers."""
 
 NONE_UNKNOWN: Final[Unknown] = {}
 
@@ -299,9 +299,9 @@ class Fetcher:
     ) -> bool:
         """Answer now (True), or when `min_bytes` are there or `max_wait_ms` have passed (False).
 
-        With `known_unknown`, partitions that were just found to be unknown, the answer does not wait for
-        `min_bytes`. Ranges outside of the page cache are read from the disk first. An exception of a later
-        answer goes to `on_failure`, not to the append that caused the answer.
+        With `known_unknown`, partitions that were just found to be unknown or that the client may not read,
+        the answer does not wait for `min_bytes`. Ranges outside of the page cache are read from the disk
+        first. An exception of a later answer goes to `on_failure`, not to the append that caused the answer.
         """
         session = context.session
         purgatory = self._replicas.fetch_purgatory

@@ -228,6 +228,7 @@ class FetchSession:
     __slots__ = (
         "_isolation_level",
         "_turns",
+        "access_generation",
         "closed",
         "created",
         "dirty",
@@ -264,6 +265,7 @@ class FetchSession:
         self.reads_to_log_end = False
         self._isolation_level = -1
         self._turns = 0
+        self.access_generation: int | None = None  # of the access rules that the last fetch was checked by
         for partition in wanted:
             self.want(partition)
 
@@ -295,6 +297,12 @@ class FetchSession:
             self.reads_to_log_end = reads_to_log_end
             self.unwatch()
             self.dirty = dict.fromkeys(self.partitions.values())
+
+    def check_all(self, access_generation: int | None) -> None:
+        """Let the next fetch look at every partition, if access rules changed since the last one."""
+        if access_generation is None or access_generation != self.access_generation:
+            self.access_generation = access_generation
+            self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def unwatch(self) -> None:
         for partition in self.partitions.values():

@@ -81,6 +81,7 @@ class Channel:
         "_reader",
         "_send",
         "_sending",
+        "allowed_writes",
         "client_id",
         "client_software",
         "connection_id",
@@ -122,6 +123,8 @@ class Channel:
         self.interest = READ
         self.is_exempt = False  # from the limits of the request queue
         self.is_token_authenticated = False
+        # The topics that the peer may write to, with the generation of the access rules that said so.
+        self.allowed_writes: dict[str, int] = {}
         self._send = sock.send
         self._batch: list[bytes] = []
         self._batch_bytes = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.network.frames import SIZE
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
     from tidelog.network.request_metrics import ApiVersionEntry, RequestMetrics
 
 NO_BYTES: Final = memoryview(b"")
+
+
+@lru_cache(1024)
+def client_address(peer: str) -> str:
+    """The address of a peer as Java writes it: without the port, and IPv6 with all eight groups."""
+    host = peer.rpartition(":")[0].strip("[]")
+    if ":" in host:
+        import ipaddress
+
+        groups = ipaddress.ip_address(host.partition("%")[0]).exploded.split(":")
+        host = ":".join(format(int(group, 16), "x") for group in groups)
+    return host
 
 
 class FilePart(Protocol):
@@ -74,6 +87,7 @@ class RequestSource(Protocol):
     is_token_authenticated: bool
     client_software: tuple[str, str]
     is_exempt: bool
+    allowed_writes: dict[str, int]
 
     @property
     def is_open(self) -> bool: ...
@@ -170,6 +184,10 @@ class Request:
     def is_token_authenticated(self) -> bool:
         """Whether the client logged in with a delegation token."""
         return self.channel.is_token_authenticated
+
+    @property
+    def client_address(self) -> str:
+        return client_address(self.channel.peer)
 
     @property
     def is_forwarded(self) -> bool:

@@ -20,6 +20,7 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
+from tidelog.config.values import ConfigError
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
@@ -28,6 +29,7 @@ from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
+from tidelog.metadata.nodes import BadNode
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.loop import BrokerLoop
@@ -68,6 +70,7 @@ from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
     from tidelog.metrics.http import Health, MetricsServer
+    from tidelog.security.authorizer import Authorizer
     from tidelog.server.broker_security import BrokerSecurity
 
 log = logging.getLogger("tidelog.server")
@@ -118,6 +121,7 @@ class Broker(LogManagerListener):
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._metrics_server: MetricsServer | None = None
         self._security: BrokerSecurity | None = None  # None without TLS, SASL and delegation tokens
+        self._authorizer: Authorizer | None = None
 
     # -- start -------------------------------------------------------------------------------------
 
@@ -144,6 +148,7 @@ class Broker(LogManagerListener):
 
                 self._security = BrokerSecurity(self.config, self._loop)
                 await self._security.start(services, membership)
+            await self._start_authorizer(services, membership)
             self._server = server = self._bind(services)
             self._metrics_server = metrics_server = await self._bind_metrics()
             topics = dynamic.topics
@@ -279,6 +284,24 @@ class Broker(LogManagerListener):
         services.respond = self._router.respond
         services.failed = self._router.failed
         return services
+
+    async def _start_authorizer(self, services: Services, membership: Membership) -> None:
+        """Make and start the authorizer of the settings, if there is one."""
+        if not self.config.authorizer_class_name.strip():
+            return
+        from tidelog.security.authorizer import make_authorizer
+        from tidelog.server.authorizer_metrics import AuthorizerMetrics
+
+        try:
+            authorizer = make_authorizer(self.config.authorizer_class_name)
+            assert authorizer is not None
+            self._authorizer = authorizer
+            authorizer.configure(self.config.texts())
+            await authorizer.start(membership.async_tree())
+        except (BadNode, ConfigError) as error:
+            raise StartFailed(str(error)) from error
+        services.authorizer = authorizer
+        self.registry.collect(AuthorizerMetrics(authorizer, services.audit).families)
 
     def _apis(self) -> dict[int, Api]:
         """The served APIs; if two-phase commits are enabled, with their version of InitProducerId."""
@@ -504,6 +527,8 @@ class Broker(LogManagerListener):
             await asyncio.to_thread(self._close_logs)
         elif self._logs is not None:
             self._logs.log_dirs.unlock()
+        if self._authorizer is not None:
+            await self._authorizer.close()
         if self._membership is not None:
             await self._membership.close()
         self.state = BrokerState.NOT_RUNNING

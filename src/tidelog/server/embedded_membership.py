@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tidelog.clock import Clock, Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
@@ -37,6 +37,8 @@ from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from tidelog.metadata.async_tree import AsyncTree
+    from tidelog.metadata.threaded_tree import BlockingTree, ThreadedTree
     from tidelog.server.token_changes import EmbeddedTokenStore
 
 log = logging.getLogger("tidelog.server")
@@ -53,6 +55,7 @@ class EmbeddedMembership:
         self._dynamic = dynamic
         self._clock = clock
         self._tree: Tree | None = None
+        self._async_tree: ThreadedTree | None = None
         self._controller: SingleController | None = None
         self._host: BrokerHost | None = None
         self._registered_epoch = -1
@@ -78,6 +81,14 @@ class EmbeddedMembership:
             rng=self._platform.rng,
         )
         return Identity(cluster_id, broker_id)
+
+    def async_tree(self) -> AsyncTree:
+        if self._async_tree is None:
+            from tidelog.metadata.threaded_tree import ThreadedTree  # few brokers need it
+
+            assert self._tree is not None
+            self._async_tree = ThreadedTree(cast("BlockingTree", self._tree), shared=True)
+        return self._async_tree
 
     @property
     def controller(self) -> SingleController:
@@ -178,5 +189,7 @@ class EmbeddedMembership:
         return epoch
 
     async def close(self) -> None:
+        if self._async_tree is not None:
+            await self._async_tree.close()
         if self._tree is not None:
             self._tree.close()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidelog.controller.interface import Controller, NewTopic, TopicResult
     from tidelog.coordinator.transaction.markers import MarkerChannel
     from tidelog.coordinator.transaction.remote_verification import RemoteVerification
+    from tidelog.metadata.async_tree import AsyncTree
     from tidelog.server.config.broker import BrokerConfig
     from tidelog.server.services import Services
     from tidelog.server.token_changes import ClusterTokenStore, EmbeddedTokenStore
@@ -57,6 +58,9 @@ class Membership(Protocol):
 
     async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
         """Read the stored settings, before logs are loaded."""
+
+    def async_tree(self) -> AsyncTree:
+        """The tree for parts that keep data of their own in it; available after `identify`."""
 
     @property
     def controller(self) -> Controller:

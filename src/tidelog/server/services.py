@@ -15,6 +15,7 @@ from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.network.request import Request
 from tidelog.protocol.message import Message
+from tidelog.server.audit import AuditLog
 from tidelog.slices import Slices
 from tidelog.storage.log_manager import LogManager
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tidelog.controller.interface import Controller
     from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
     from tidelog.coordinator.transaction.verification import TransactionVerification
+    from tidelog.security.authorizer import Authorizer
     from tidelog.security.delegation_tokens import DelegationTokenManager
     from tidelog.server.apis.api import Api
     from tidelog.server.cluster_services import ClusterServices
@@ -66,3 +68,6 @@ class Services:
     tokens: DelegationTokenManager | None = None
     # None unless this broker belongs to a cluster.
     cluster: ClusterServices | None = None
+    # None without authorizer.class.name: every client may do everything.
+    authorizer: Authorizer | None = None
+    audit: AuditLog = field(default_factory=AuditLog)

@@ -197,6 +197,10 @@ class ZooKeeperMembership:
         endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
         return None if endpoint is None else ControllerNode(state.controller_id, endpoint)
 
+    def async_tree(self) -> AsyncTree:
+        assert self._tree is not None
+        return self._tree
+
     @property
     def controller(self) -> AdminManager:
         return self._admin

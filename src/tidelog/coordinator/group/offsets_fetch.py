@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from tidelog.coordinator.group.group import Group
 from tidelog.coordinator.group.offsets import Offsets, ReadableOffsets
@@ -28,14 +29,30 @@ FoundTopic = OffsetFetchResponse.OffsetFetchResponseTopics
 FoundPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
+class OffsetAccess(Protocol):
+    """What a client may see of groups and topics."""
+
+    def may_describe_group(self, group_id: str) -> bool: ...
+
+    def may_describe_topic(self, name: str, *, is_named: bool) -> bool:
+        """`is_named`: the client has named the topic itself."""
+
+
 class GroupFetch:
     """One group of a request, and its answer from the offsets of a shard."""
 
-    __slots__ = ("_by_id", "_require_stable", "_snapshot", "_wanted")
+    __slots__ = ("_access", "_by_id", "_require_stable", "_snapshot", "_wanted")
 
     def __init__(
-        self, wanted: WantedGroup, snapshot: ClusterState, *, by_id: bool, require_stable: bool
+        self,
+        wanted: WantedGroup,
+        snapshot: ClusterState,
+        *,
+        by_id: bool,
+        require_stable: bool,
+        access: OffsetAccess | None = None,
     ) -> None:
+        self._access = access
         self._wanted = wanted
         self._snapshot = snapshot
         self._by_id = by_id
@@ -73,6 +90,9 @@ class GroupFetch:
             else:
                 state = self._snapshot.topics.get(name)
                 topic_id = ZERO_UUID if state is None else state.topic_id
+            if not self._may_describe(name, is_named=True):
+                unknown.append(_without_offsets(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+                continue
             partitions = [
                 self._partition(offsets, (name, index), topic_id) for index in topic.partition_indexes
             ]
@@ -89,7 +109,15 @@ class GroupFetch:
                 topic = topics[name[0]] = FoundTopic(name=name[0], topic_id=topic_id)
             topic.partitions.append(self._partition(offsets, name, topic.topic_id))
         # A deleted topic has no id for the answer.
-        return [topic for topic in topics.values() if not self._by_id or topic.topic_id != ZERO_UUID]
+        return [
+            topic
+            for topic in topics.values()
+            if (not self._by_id or topic.topic_id != ZERO_UUID)
+            and self._may_describe(topic.name, is_named=False)
+        ]
+
+    def _may_describe(self, topic: str, *, is_named: bool) -> bool:
+        return self._access is None or self._access.may_describe_topic(topic, is_named=is_named)
 
     def _partition(self, offsets: ReadableOffsets, name: PartitionKey, topic_id: bytes) -> FoundPartition:
         group_id = self._wanted.group_id

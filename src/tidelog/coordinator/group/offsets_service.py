@@ -19,6 +19,7 @@ from tidelog.coordinator.group.offsets_fetch import (
     FetchAnswer,
     FoundGroup,
     GroupFetch,
+    OffsetAccess,
     wanted_groups,
 )
 from tidelog.coordinator.group.offsets_upkeep import OffsetsUpkeep
@@ -29,6 +30,7 @@ from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     ErrorCode,
+    GroupAuthorizationFailed,
     GroupIdNotFound,
     IllegalGeneration,
     InvalidGroupId,
@@ -335,9 +337,16 @@ class GroupOffsets(Generic[S]):
     # -- fetch ---------------------------------------------------------------------------------------
 
     def fetch(
-        self, request: OffsetFetchRequest, version: int, done: Callable[[OffsetFetchResponse], None]
+        self,
+        request: OffsetFetchRequest,
+        version: int,
+        done: Callable[[OffsetFetchResponse], None],
+        access: OffsetAccess | None = None,
     ) -> Slices[None]:
-        """Collect the offsets of the groups in slices, then call `done` with the answer."""
+        """Collect the offsets of the groups in slices, then call `done` with the answer.
+
+        `access` says what the client may see; None for everything.
+        """
         groups = wanted_groups(request, version)
         answer = FetchAnswer(groups, version, done)
         for slot, wanted in enumerate(groups):
@@ -346,8 +355,12 @@ class GroupOffsets(Generic[S]):
                 self._metadata.snapshot,
                 by_id=version >= FETCHES_BY_TOPIC_ID,
                 require_stable=request.require_stable,
+                access=access,
             )
-            self._fetch(wanted.group_id, fetch, partial(answer.found, slot))
+            if access is None or access.may_describe_group(wanted.group_id):
+                self._fetch(wanted.group_id, fetch, partial(answer.found, slot))
+            else:
+                answer.found(slot, fetch.refusal(GroupAuthorizationFailed()))
             yield
 
     def _fetch(self, group_id: str, fetch: GroupFetch, found: Callable[[FoundGroup], None]) -> None:

@@ -30,6 +30,7 @@ FAMILIES = (
     "sasl",
     "scram_credentials",
     "delegation_tokens",
+    "acls",
 )
 
 

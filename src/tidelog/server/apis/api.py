@@ -14,6 +14,10 @@ Answer = Message | Slices[Message | None] | Coroutine[None, None, Message] | Non
 Handler = Callable[..., Answer]
 
 
+NOT_CHECKED: tuple[str, ...] = ()
+"""The access of an API that every client may use, as in Kafka."""
+
+
 @dataclass(slots=True, frozen=True)
 class Api:
     key: int
@@ -29,6 +33,8 @@ class Api:
     forwarded: bool = False
     # Only brokers may send it, over their own listeners.
     from_brokers: bool = False
+    # The operations that its handler has authorized, such as "TOPIC WRITE", or NOT_CHECKED.
+    access: tuple[str, ...] | None = None
 
     def serves(self, version: int) -> bool:
         return self.min_version <= version <= self.max_version

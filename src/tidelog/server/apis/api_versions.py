@@ -15,7 +15,7 @@ import re
 from tidelog.errors import ErrorCode
 from tidelog.network.request import Request
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import NOT_CHECKED, Api
 from tidelog.server.services import Services
 
 API_VERSIONS = 18
@@ -73,4 +73,4 @@ def _is_for_brokers(services: Services, listener: str) -> bool:
     return services.cluster is not None and listener in services.cluster.listeners
 
 
-APIS = (Api(API_VERSIONS, 0, MAX_VERSION, api_versions),)
+APIS = (Api(API_VERSIONS, 0, MAX_VERSION, api_versions, access=NOT_CHECKED),)

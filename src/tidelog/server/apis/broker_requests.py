@@ -1,6 +1,7 @@
 """ControlledShutdown (7) v2-3, AlterPartition (56) v2-3 and AllocateProducerIds (67) v0: requests of brokers.
 
 - Served in a cluster alone, over the listeners of the brokers; over others CLUSTER_AUTHORIZATION_FAILED.
+- They need CLUSTER_ACTION: brokers are super users, or have a rule.
 - Only the active controller answers. Other brokers say NOT_CONTROLLER, and the caller looks for it again.
 - ControlledShutdown moves the leaders of a broker that is about to stop, and answers with the partitions
   that the broker still leads: it asks again until none is left.
@@ -23,6 +24,7 @@ from tidelog.protocol.messages.controlled_shutdown import (
     ControlledShutdownResponse,
 )
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import CLUSTER_ACTION, check_cluster
 from tidelog.server.cluster_services import ActiveController
 from tidelog.server.services import Services
 
@@ -59,13 +61,14 @@ def _controller(services: Services, request: Request) -> ActiveController:
     if cluster is None:
         raise UnsupportedVersion("this broker belongs to no cluster")
     cluster.check_listener(request)
+    check_cluster(services, request, CLUSTER_ACTION)
     if not cluster.controller.is_active:
         raise NotController(f"broker {services.broker_id} is not the controller")
     return cluster.controller
 
 
 APIS = (
-    Api(7, 2, 3, controlled_shutdown, from_brokers=True),
-    Api(56, 2, 3, alter_partition, from_brokers=True),
-    Api(67, 0, 0, allocate_producer_ids, from_brokers=True),
+    Api(7, 2, 3, controlled_shutdown, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
+    Api(56, 2, 3, alter_partition, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
+    Api(67, 0, 0, allocate_producer_ids, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
 )

@@ -4,6 +4,7 @@
   MISMATCHED_ENDPOINT_TYPE. An unknown type is UNSUPPORTED_ENDPOINT_TYPE.
 - DescribeLogDirs lists the replicas and future replicas (is_future_key) of each log folder with their sizes,
   and from v4 on the total and usable bytes of its disk. An offline folder is KAFKA_STORAGE_ERROR.
+  It needs DESCRIBE on the cluster (CLUSTER_AUTHORIZATION_FAILED).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tidelog.server.apis.api import Api
-from tidelog.server.apis.metadata import CLUSTER_OPERATIONS, NOT_ASKED_FOR, wait_for_brokers
+from tidelog.server.apis.authorization import CLUSTER, DESCRIBE, is_allowed
+from tidelog.server.apis.metadata import NOT_ASKED_FOR, cluster_operations, wait_for_brokers
 from tidelog.server.services import Services
 
 BROKERS = 1
@@ -62,7 +64,9 @@ def _describe_cluster(
             if (endpoint := broker.endpoint(request.listener)) is not None
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED_FOR
+            cluster_operations(services, request)
+            if body.include_cluster_authorized_operations
+            else NOT_ASKED_FOR
         ),
     )
 
@@ -70,6 +74,8 @@ def _describe_cluster(
 def describe_log_dirs(
     services: Services, request: Request, body: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
+    if services.authorizer is not None and not is_allowed(services, request, DESCRIBE, CLUSTER):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = None
     if body.topics is not None:
         wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
@@ -104,6 +110,7 @@ def describe_log_dirs(
 
 
 APIS = (
-    Api(60, 0, 2, describe_cluster),
-    Api(35, 1, 5, describe_log_dirs),
+    # Every client may describe the cluster; its authorized operations are those of the client.
+    Api(60, 0, 2, describe_cluster, access=("CLUSTER DESCRIBE",)),
+    Api(35, 1, 5, describe_log_dirs, access=("CLUSTER DESCRIBE",)),
 )

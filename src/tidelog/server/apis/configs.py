@@ -8,6 +8,7 @@ ListConfigResources (74) v0-1.
   Values of sensitive settings are null.
 - AlterConfigs replaces all settings of a resource, IncrementalAlterConfigs changes the named settings.
   In both, a resource that occurs twice is INVALID_REQUEST.
+- Settings need DESCRIBE_CONFIGS or ALTER_CONFIGS on the topic, on the group or, for brokers, on the cluster.
 - ListConfigResources v0 lists client metrics (there are none), v1 the resources of the requested types.
 """
 
@@ -21,11 +22,14 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
 from tidelog.controller.validation import check_topic_name
 from tidelog.errors import (
+    ClusterAuthorizationFailed,
     ErrorCode,
+    GroupAuthorizationFailed,
     InvalidRequest,
     KafkaError,
     KafkaStorageError,
     RequestTimedOut,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.paths import decode_name
@@ -42,7 +46,9 @@ from tidelog.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from tidelog.security.acl import AclOperation, AclResourceType
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import ALTER_CONFIGS, DENIED, DESCRIBE_CONFIGS, is_allowed
 from tidelog.server.config.changes import ConfigOp
 from tidelog.server.config.entries import ConfigEntry
 from tidelog.server.services import Services
@@ -65,13 +71,13 @@ def describe_configs(
     services: Services, request: Request, body: DescribeConfigsRequest
 ) -> Slices[DescribeConfigsResponse] | Coroutine[None, None, DescribeConfigsResponse]:
     if services.cluster is not None:
-        return _describe_in_cluster(services, services.cluster.overrides, body)
+        return _describe_in_cluster(services, services.cluster.overrides, request, body)
     metadata = services.metadata
-    return _describe(services, body, lambda topic: metadata.snapshot.topics[topic].configs)
+    return _describe(services, request, body, lambda topic: metadata.snapshot.topics[topic].configs)
 
 
 async def _describe_in_cluster(
-    services: Services, overrides: TopicOverrides, body: DescribeConfigsRequest
+    services: Services, overrides: TopicOverrides, request: Request, body: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Read the settings of topics from the tree, as each may be on other brokers alone."""
     topics = {resource.resource_name for resource in body.resources if resource.resource_type == TOPIC}
@@ -95,11 +101,30 @@ async def _describe_in_cluster(
             raise failure
         return found.get(topic, {})
 
-    return await finished(_describe(services, body, overrides_of))
+    return await finished(_describe(services, request, body, overrides_of))
+
+
+def _check_access(
+    services: Services, request: Request, operation: AclOperation, kind: int, name: str
+) -> None:
+    """Raise the error of a resource whose settings the client may not see or change."""
+    if services.authorizer is None:
+        return
+    if kind == TOPIC:
+        if not is_allowed(services, request, operation, AclResourceType.TOPIC, name):
+            raise TopicAuthorizationFailed(DENIED)
+    elif kind == GROUP:
+        if not is_allowed(services, request, operation, AclResourceType.GROUP, name):
+            raise GroupAuthorizationFailed(DENIED)
+    elif kind in RESOURCE_TYPES and not is_allowed(services, request, operation, AclResourceType.CLUSTER):
+        raise ClusterAuthorizationFailed(DENIED)
 
 
 def _describe(
-    services: Services, body: DescribeConfigsRequest, overrides_of: Callable[[str], Mapping[str, str]]
+    services: Services,
+    request: Request,
+    body: DescribeConfigsRequest,
+    overrides_of: Callable[[str], Mapping[str, str]],
 ) -> Slices[DescribeConfigsResponse]:
     results = []
     # A resource that occurs several times is described once: the description is far larger than the name.
@@ -112,6 +137,8 @@ def _describe(
             error_message="", resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
+            kind, name = resource.resource_type, resource.resource_name
+            _check_access(services, request, DESCRIBE_CONFIGS, kind, name)
             entries = _entries(services, resource, body.include_documentation, overrides_of)
         except KafkaError as error:
             result.error_code = error.code
@@ -189,12 +216,16 @@ async def alter_configs(
     services: Services, request: Request, body: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     async def change(resource: AlterConfigsRequest.AlterConfigsResource) -> None:
+        kind, name = resource.resource_type, resource.resource_name
+        _check_access(services, request, ALTER_CONFIGS, kind, name)
         if resource.resource_type == BROKER_LOGGER:
             raise InvalidRequest("log levels are changed with IncrementalAlterConfigs")
         entity = _entity(services, resource.resource_type, resource.resource_name)
         configs = [(config.name, config.value) for config in resource.configs]
         await services.controller.alter_configs(entity, configs, validate_only=body.validate_only)
         _reload_keys(services, entity, body.validate_only)
+        if not body.validate_only:
+            _note_change(services, request, kind, name, [config.name for config in resource.configs])
 
     return AlterConfigsResponse(
         responses=[
@@ -208,6 +239,8 @@ async def incremental_alter_configs(
     services: Services, request: Request, body: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     async def change(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> None:
+        kind, name = resource.resource_type, resource.resource_name
+        _check_access(services, request, ALTER_CONFIGS, kind, name)
         if resource.resource_type == BROKER_LOGGER:
             _change_levels(services, resource, body.validate_only)
             return
@@ -217,6 +250,8 @@ async def incremental_alter_configs(
         ]
         await services.controller.incremental_alter_configs(entity, changes, validate_only=body.validate_only)
         _reload_keys(services, entity, body.validate_only)
+        if not body.validate_only:
+            _note_change(services, request, kind, name, [config.name for config in resource.configs])
 
     return IncrementalAlterConfigsResponse(
         responses=[
@@ -231,6 +266,13 @@ def _reload_keys(services: Services, entity: ConfigEntity, validate_only: bool) 
     tls = services.dynamic_config.tls
     if tls is not None and entity.kind == ConfigKind.BROKER and not validate_only:
         tls.update()
+
+
+def _note_change(
+    services: Services, request: Request, kind: int, name: str, settings: Sequence[str]
+) -> None:
+    what = {TOPIC: "TopicConfig", GROUP: "GroupConfig"}.get(kind, "BrokerConfig")
+    services.audit.changed(request, what, name, f"settings changed: {', '.join(settings)}")
 
 
 class _Altered(TypedDict):
@@ -289,6 +331,10 @@ def _change_levels(
 def list_config_resources(
     services: Services, request: Request, body: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
+    if services.authorizer is not None and not is_allowed(
+        services, request, DESCRIBE_CONFIGS, AclResourceType.CLUSTER
+    ):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = set(body.resource_types) if request.api_version >= 1 else {CLIENT_METRICS}
     if wanted - set(RESOURCE_TYPES):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -312,9 +358,17 @@ def list_config_resources(
     )
 
 
+_ALTERS = ("TOPIC ALTER_CONFIGS", "GROUP ALTER_CONFIGS", "CLUSTER ALTER_CONFIGS")
+
 APIS = (
-    Api(32, 1, 4, describe_configs),
-    Api(33, 0, 2, alter_configs),
-    Api(44, 0, 1, incremental_alter_configs),
-    Api(74, 0, 1, list_config_resources),
+    Api(
+        32,
+        1,
+        4,
+        describe_configs,
+        access=("TOPIC DESCRIBE_CONFIGS", "GROUP DESCRIBE_CONFIGS", "CLUSTER DESCRIBE_CONFIGS"),
+    ),
+    Api(33, 0, 2, alter_configs, access=_ALTERS),
+    Api(44, 0, 1, incremental_alter_configs, access=_ALTERS),
+    Api(74, 0, 1, list_config_resources, access=("CLUSTER DESCRIBE_CONFIGS",)),
 )

@@ -11,8 +11,10 @@ A member joins, goes on and leaves with ConsumerGroupHeartbeat:
 - With epoch -1 it leaves. With -2 a static member leaves for a while. A member that joins with an instance
   id in use gets UNRELEASED_INSTANCE_ID; a member whose instance id was taken over gets FENCED_INSTANCE_ID.
 - The answer has the assignment if it changed, or if the member sent all fields.
-ConsumerGroupDescribe answers with the state, the epochs, and the members with their current and target
-assignments. An unknown or classic group is GROUP_ID_NOT_FOUND. v1 adds the protocol of each member.
+- A member needs READ on the group, and DESCRIBE on the topics that it names.
+ConsumerGroupDescribe needs DESCRIBE on the group and on all topics of its members. It answers with the state,
+the epochs, and the members with their current and target assignments. An unknown or classic group is
+GROUP_ID_NOT_FOUND. v1 adds the protocol of each member.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.coordinator.group.classic_state import Client
-from tidelog.errors import InvalidGroupId, KafkaError
+from tidelog.errors import (
+    GroupAuthorizationFailed,
+    InvalidGroupId,
+    KafkaError,
+    TopicAuthorizationFailed,
+)
 from tidelog.network.request import Request
 from tidelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -28,7 +35,17 @@ from tidelog.protocol.messages.consumer_group_describe import (
 )
 from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidelog.server.apis.api import Api
-from tidelog.server.apis.groups import GROUP_OPERATIONS, client_host
+from tidelog.server.apis.authorization import (
+    DENIED,
+    DESCRIBE,
+    GROUP,
+    READ,
+    TOPIC,
+    allowed_names,
+    authorized_operations,
+    is_allowed,
+)
+from tidelog.server.apis.groups import client_host
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
@@ -36,37 +53,65 @@ from tidelog.slices import Slices, mapped
 def consumer_group_heartbeat(
     services: Services, request: Request, body: ConsumerGroupHeartbeatRequest
 ) -> None:
+    if services.authorizer is not None:
+        check_heartbeat(services, request, body)
     client = Client(request.client_id or "", client_host(request), request.api_version)
     services.groups.consumer.heartbeat(body, client, partial(services.respond, request))
+
+
+def check_heartbeat(services: Services, request: Request, body: ConsumerGroupHeartbeatRequest) -> None:
+    """Raise the error of a member that may not read the group, or not describe a topic that it names."""
+    if not is_allowed(services, request, READ, GROUP, body.group_id):
+        raise GroupAuthorizationFailed(DENIED)
+    names = dict.fromkeys(body.subscribed_topic_names or ())
+    if len(allowed_names(services, request, DESCRIBE, TOPIC, names)) < len(names):
+        raise TopicAuthorizationFailed(DENIED)
 
 
 def consumer_group_describe(
     services: Services, request: Request, body: ConsumerGroupDescribeRequest
 ) -> Slices[ConsumerGroupDescribeResponse]:
     groups = yield from mapped(
-        lambda group_id: _described(services, group_id, body.include_authorized_operations),
+        lambda group_id: _described(services, request, group_id, body.include_authorized_operations),
         dict.fromkeys(body.group_ids),
     )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _described(
-    services: Services, group_id: str, with_operations: bool
+    services: Services, request: Request, group_id: str, with_operations: bool
 ) -> ConsumerGroupDescribeResponse.DescribedGroup:
     try:
+        if services.authorizer is not None and not is_allowed(services, request, DESCRIBE, GROUP, group_id):
+            raise GroupAuthorizationFailed(DENIED)
         if not group_id:
             raise InvalidGroupId("a group without an id cannot be described")
         group = services.groups.consumer.describe(group_id)
+        if services.authorizer is not None:
+            topics = _topics(group)
+            if len(allowed_names(services, request, DESCRIBE, TOPIC, topics)) < len(topics):
+                raise TopicAuthorizationFailed(DENIED)
     except KafkaError as error:
         return ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id, error_code=error.code, error_message=str(error)
         )
     if with_operations:
-        group.authorized_operations = GROUP_OPERATIONS
+        group.authorized_operations = authorized_operations(services, request, GROUP, group_id)
     return group
 
 
+def _topics(group: ConsumerGroupDescribeResponse.DescribedGroup) -> set[str]:
+    """The topics that the description of a group names."""
+    topics: set[str] = set()
+    for member in group.members:
+        topics.update(member.subscribed_topic_names)
+        for assignment in (member.assignment, member.target_assignment):
+            if assignment is not None:
+                topics.update(assigned.topic_name for assigned in assignment.topic_partitions)
+    return topics
+
+
 APIS = (
-    Api(68, 0, 1, consumer_group_heartbeat),
-    Api(69, 0, 1, consumer_group_describe),
+    Api(68, 0, 1, consumer_group_heartbeat, access=("GROUP READ", "TOPIC DESCRIBE")),
+    Api(69, 0, 1, consumer_group_describe, access=("GROUP DESCRIBE", "TOPIC DESCRIBE")),
 )

@@ -1,6 +1,7 @@
 """LeaderAndIsr (4) v5-7, StopReplica (5) v3-4 and UpdateMetadata (6) v7-8: requests of the controller.
 
 - Served in a cluster alone, over the listeners of the brokers; over others CLUSTER_AUTHORIZATION_FAILED.
+  They need CLUSTER_ACTION: brokers are super users, or have a rule.
   The connection of a controller does not wait while the request queue is full.
 - A broker epoch below that of this broker's registration is STALE_BROKER_EPOCH: the request is for an
   earlier registration. -1 passes, and so does a newer one, which the controller may know first.
@@ -19,12 +20,19 @@ from __future__ import annotations
 
 import logging
 
-from tidelog.errors import InvalidRequest, KafkaError, StaleBrokerEpoch, UnsupportedVersion
+from tidelog.errors import (
+    ClusterAuthorizationFailed,
+    InvalidRequest,
+    KafkaError,
+    StaleBrokerEpoch,
+    UnsupportedVersion,
+)
 from tidelog.network.request import Request
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import CLUSTER_ACTION, check_cluster
 from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.services import Services
 
@@ -40,7 +48,24 @@ async def leader_and_isr(
 
 
 async def stop_replica(services: Services, request: Request, body: StopReplicaRequest) -> StopReplicaResponse:
-    return await _accepted(services, request, body).states.stop_replica(body)
+    try:
+        cluster = _accepted(services, request, body)
+    except ClusterAuthorizationFailed as error:
+        return _not_stopped(body, error.code)
+    return await cluster.states.stop_replica(body)
+
+
+def _not_stopped(body: StopReplicaRequest, code: int) -> StopReplicaResponse:
+    return StopReplicaResponse(
+        error_code=code,
+        partition_errors=[
+            StopReplicaResponse.StopReplicaPartitionError(
+                topic_name=topic.topic_name, partition_index=partition.partition_index, error_code=code
+            )
+            for topic in body.topic_states
+            for partition in topic.partition_states
+        ],
+    )
 
 
 async def update_metadata(
@@ -59,6 +84,7 @@ def _accepted(
     if cluster is None:
         raise UnsupportedVersion("this broker belongs to no cluster")
     cluster.check_listener(request)
+    check_cluster(services, request, CLUSTER_ACTION)
     request.exempt_connection()
     try:
         _check_controller(cluster, body)
@@ -79,7 +105,7 @@ def _check_controller(
 
 
 APIS = (
-    Api(4, 5, 7, leader_and_isr, from_brokers=True),
-    Api(5, 3, 4, stop_replica, from_brokers=True),
-    Api(6, 7, 8, update_metadata, from_brokers=True),
+    Api(4, 5, 7, leader_and_isr, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
+    Api(5, 3, 4, stop_replica, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
+    Api(6, 7, 8, update_metadata, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
 )

@@ -2,18 +2,20 @@
 
 The offset -1 means the high watermark. Other offsets below 0 or above the high watermark are
 OFFSET_OUT_OF_RANGE. The answer has the low watermark, and waits until every replica has deleted the records
-(REQUEST_TIMED_OUT). Topics whose cleanup.policy has no delete are POLICY_VIOLATION.
+(REQUEST_TIMED_OUT). Topics whose cleanup.policy has no delete are POLICY_VIOLATION. A topic needs DELETE
+(TOPIC_AUTHORIZATION_FAILED).
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from tidelog.errors import KafkaError, PolicyViolation
+from tidelog.errors import KafkaError, PolicyViolation, TopicAuthorizationFailed
 from tidelog.network.request import Request
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import DELETE, TOPIC, allowed_names
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 
@@ -23,10 +25,15 @@ Results = dict[PartitionKey, tuple[int, KafkaError | None]]
 def delete_records(services: Services, request: Request, body: DeleteRecordsRequest) -> Slices[None]:
     offsets: dict[PartitionKey, int] = {}
     refused: Results = {}
+    allowed = None
+    if services.authorizer is not None:
+        allowed = allowed_names(services, request, DELETE, TOPIC, [topic.name for topic in body.topics])
     for topic in body.topics:
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             try:
+                if allowed is not None and topic.name not in allowed:
+                    raise TopicAuthorizationFailed(f"{request.principal} may not delete records")
                 _check_deletable(services, *key)
             except KafkaError as error:
                 refused[key] = (-1, error)
@@ -70,4 +77,4 @@ def _answer(body: DeleteRecordsRequest, results: Results) -> Slices[DeleteRecord
     return DeleteRecordsResponse(topics=topics)
 
 
-APIS = (Api(21, 0, 2, delete_records),)
+APIS = (Api(21, 0, 2, delete_records, access=("TOPIC DELETE",)),)

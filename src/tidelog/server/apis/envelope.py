@@ -3,6 +3,7 @@
 - Served in a cluster alone, over the listeners of the brokers; over others the connection is closed.
 - The request in it is handled as if the client had sent it, with the principal and the address of the client,
   over the listener of the Envelope. Its answer comes back in the answer to the Envelope.
+- It needs CLUSTER_ACTION (CLUSTER_AUTHORIZATION_FAILED); the request in it needs what the client needs.
 - A broker that is not the controller, or no longer at the end, says NOT_CONTROLLER: the caller tries again.
 - A request that is malformed or that is not for the controller is INVALID_REQUEST, a version that is not
   served UNSUPPORTED_VERSION, and a principal that cannot be read PRINCIPAL_DESERIALIZATION_FAILURE.
@@ -33,6 +34,7 @@ from tidelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from tidelog.protocol.messages.principal import DefaultPrincipalData
 from tidelog.protocol.wire import ProtocolError
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import CLUSTER_ACTION, check_cluster
 from tidelog.server.services import Services
 
 log = logging.getLogger("tidelog.server.apis.envelope")
@@ -46,6 +48,7 @@ def envelope(services: Services, request: Request, body: EnvelopeRequest) -> Env
         request.close_connection("an Envelope is for brokers")
         return None
     try:
+        check_cluster(services, request, CLUSTER_ACTION)
         if not cluster.controller.is_active:
             raise NotController(f"broker {services.broker_id} is not the controller")
         forwarded = _forwarded(services, request, body)
@@ -119,6 +122,7 @@ class ForwardedSource:
         self.client_software = ("unknown", "unknown")
         self.principal = f"{principal.type}:{principal.name}"
         self.is_token_authenticated = principal.token_authenticated
+        self.allowed_writes: dict[str, int] = {}
         self.peer = f"{address}:0"  # the client's port is not known
 
     @property
@@ -155,4 +159,4 @@ class ForwardedSource:
             self._services.respond(self._outer, answer)
 
 
-APIS = (Api(58, 0, 0, envelope, from_brokers=True),)
+APIS = (Api(58, 0, 0, envelope, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),)

@@ -16,6 +16,7 @@
   has no records. Followers serve consumers from v11 on, up to their own high watermark.
 - read_committed ends at the last stable offset and lists the aborted transactions. As in Kafka, an unknown
   isolation level is UNKNOWN_SERVER_ERROR, below v13 also for each partition.
+- Consumers need READ on each topic, followers CLUSTER_ACTION: TOPIC_AUTHORIZATION_FAILED otherwise.
 - In a session, a topic id is UNKNOWN_TOPIC_OR_PARTITION after its topic was deleted, and
   INCONSISTENT_TOPIC_ID after a new topic took the name. An id that was never known is UNKNOWN_TOPIC_ID.
 """
@@ -25,15 +26,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchParams
+from tidelog.cluster.fetch import NONE_UNKNOWN, READ_COMMITTED, READ_UNCOMMITTED, FetchParams, Unknown
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, PartitionKey
 from tidelog.cluster.followers import Replica
 from tidelog.cluster.partition import Partition
-from tidelog.errors import UnknownServerError
+from tidelog.errors import TopicAuthorizationFailed, UnknownServerError
 from tidelog.network.request import Request
 from tidelog.protocol.headers import response_header
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.server.apis.api import Answer, Api
+from tidelog.server.apis.authorization import (
+    CLUSTER,
+    CLUSTER_ACTION,
+    READ,
+    TOPIC,
+    allowed_names,
+    is_allowed,
+)
 from tidelog.server.apis.current_leader import CurrentLeaders
 from tidelog.server.apis.fetch_answer import writer_for
 from tidelog.server.services import Services
@@ -104,11 +113,44 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     def done(answers: list[FetchedPartition]) -> None:
         _answer(services, request, context, answers)
 
+    denied: Unknown = NONE_UNKNOWN
+    if services.authorizer is not None:
+        denied = _denied(services, request, context, is_follower=replica_id >= 0)
     if context.due_count > IN_ONE_GO:
-        return _fetch_many(services, request, context, params, done)
-    if not services.fetcher.fetch(context, params, done, partial(services.failed, request)):
+        return _fetch_many(services, request, context, params, done, denied)
+    if not services.fetcher.fetch(context, params, done, partial(services.failed, request), denied):
         request.waiting()
     return None
+
+
+def _denied(services: Services, request: Request, context: FetchContext, *, is_follower: bool) -> Unknown:
+    """The answers for partitions that the client may not read, except those of unknown topic ids."""
+    if is_follower and is_allowed(services, request, CLUSTER_ACTION, CLUSTER):
+        return NONE_UNKNOWN
+    if services.authorizer is not None:
+        context.session.check_all(services.authorizer.generation)
+    due = context.due()
+    names = {wanted.topic: _name(services, wanted.topic) for wanted in due}
+    allowed: set[str] = set()
+    if not is_follower:
+        allowed = allowed_names(
+            services, request, READ, TOPIC, [name for name in names.values() if name is not None]
+        )
+    denied: dict[FetchPartition, FetchedPartition] = {}
+    for wanted in due:
+        name = names[wanted.topic]
+        if name is not None and name not in allowed:
+            denied[wanted] = answer = FetchedPartition(wanted)
+            answer.error = TopicAuthorizationFailed(f"{request.principal} may not read the topic")
+            answer.aborted = []
+    return denied
+
+
+def _name(services: Services, topic: str | bytes) -> str | None:
+    if isinstance(topic, str):
+        return topic
+    found = services.metadata.snapshot.topic_by_id(topic)
+    return None if found is None else found.name
 
 
 def _exempt_follower(services: Services, request: Request) -> None:
@@ -123,12 +165,14 @@ def _fetch_many(
     context: FetchContext,
     params: FetchParams,
     done: Callable[[list[FetchedPartition]], None],
+    denied: Unknown,
 ) -> Slices[None]:
     """Find the unknown partitions in slices, as a client may send any number of them, and read the others."""
     unknown = yield from services.fetcher.unknown_of(context.due())
     if len(unknown) <= IN_ONE_GO:
         unknown = {}  # so few may wait in the purgatory, and the fetcher looks for them again after the wait
-    if not services.fetcher.fetch(context, params, done, partial(services.failed, request), unknown):
+    refused = {**unknown, **denied} if denied else unknown
+    if not services.fetcher.fetch(context, params, done, partial(services.failed, request), refused):
         request.waiting()
 
 
@@ -231,4 +275,4 @@ def _count_failed(services: Services, topic: str | bytes) -> None:
         hosted.metrics.failed_fetches.count += 1
 
 
-APIS = (Api(1, 4, 18, fetch),)
+APIS = (Api(1, 4, 18, fetch, access=("TOPIC READ", "CLUSTER CLUSTER_ACTION")),)

@@ -13,6 +13,8 @@ SyncGroup (14) v0-5, DescribeGroups (15) v0-6, ListGroups (16) v0-5 and DeleteGr
 - LeaveGroup: v3 takes many members, and answers with an error for each; v5 takes a reason for each.
 - DescribeGroups: classic groups. An unknown group has the state Dead, and from v6 on GROUP_ID_NOT_FOUND.
 - ListGroups: groups of every type. v4 filters by state, v5 by type; upper and lower case are equal.
+- Members need READ on the group, descriptions and coordinators DESCRIBE, deletions DELETE:
+  GROUP_AUTHORIZATION_FAILED otherwise. ListGroups leaves out the groups that the client may not describe.
 - DeleteGroups: deletes groups without members (NON_EMPTY_GROUP) and their offsets.
 """
 
@@ -29,6 +31,7 @@ from tidelog.endpoints import Endpoint
 from tidelog.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
+    GroupAuthorizationFailed,
     GroupIdNotFound,
     InconsistentGroupProtocol,
     InvalidRequest,
@@ -45,6 +48,18 @@ from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsR
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tidelog.records.partitioning import partition_for_id
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import (
+    CLUSTER,
+    DELETE,
+    DENIED,
+    DESCRIBE,
+    GROUP,
+    READ,
+    TRANSACTIONAL_ID,
+    allowed_names,
+    authorized_operations,
+    is_allowed,
+)
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
@@ -59,10 +74,6 @@ NOT_ASKED_FOR = -(2**31)
 KEYS_PER_TURN = 500
 """After so many keys of a request, other requests get a turn."""
 
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe configs and alter configs: without an authorizer all are allowed."""
-
-
 # -- FindCoordinator -----------------------------------------------------------------------------------
 
 
@@ -73,7 +84,8 @@ async def find_coordinator(
     keys = body.coordinator_keys if batched else [body.key]
     found = []
     for number, key in enumerate(keys, 1):
-        found.append(await _coordinator(services, request.listener, body.key_type, key))
+        denied = _denied_key(services, request, body.key_type, key)
+        found.append(denied or await _coordinator(services, request.listener, body.key_type, key))
         if number % KEYS_PER_TURN == 0:
             await asyncio.sleep(0)
     if batched:
@@ -85,6 +97,24 @@ async def find_coordinator(
         node_id=only.node_id,
         host=only.host,
         port=only.port,
+    )
+
+
+def _denied_key(
+    services: Services, request: Request, key_type: int, key: str
+) -> FindCoordinatorResponse.Coordinator | None:
+    """The answer for a group or a transactional id that the client may not describe."""
+    if services.authorizer is None:
+        return None
+    code = None
+    if key_type == GROUP_KEY and not is_allowed(services, request, DESCRIBE, GROUP, key):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    elif key_type == TRANSACTION_KEY and not is_allowed(services, request, DESCRIBE, TRANSACTIONAL_ID, key):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if code is None:
+        return None
+    return FindCoordinatorResponse.Coordinator(
+        key=key, node_id=-1, port=-1, error_code=code, error_message=DENIED
     )
 
 
@@ -158,6 +188,11 @@ def _topic_of(services: Services, key_type: int) -> NewTopic:
 
 def join_group(services: Services, request: Request, body: JoinGroupRequest) -> None:
     version = request.api_version
+    if _is_denied(services, request, body.group_id):
+        denied = JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, generation_id=-1)
+        denied.protocol_name = None if version >= NULLABLE_PROTOCOL else ""
+        services.respond(request, denied)
+        return
 
     def done(answer: JoinGroupResponse) -> None:
         if answer.protocol_name is None and version < NULLABLE_PROTOCOL:
@@ -174,6 +209,8 @@ def sync_group(services: Services, request: Request, body: SyncGroupRequest) -> 
     def done(answer: SyncGroupResponse) -> None:
         services.respond(request, answer)
 
+    if _is_denied(services, request, body.group_id):
+        raise GroupAuthorizationFailed(DENIED)
     if request.api_version >= NAMES_PROTOCOL and None in (body.protocol_type, body.protocol_name):
         raise InconsistentGroupProtocol("protocol type and protocol have to be named")
     services.groups.classic.sync(body, done)
@@ -182,10 +219,14 @@ def sync_group(services: Services, request: Request, body: SyncGroupRequest) -> 
 
 
 def heartbeat(services: Services, request: Request, body: HeartbeatRequest) -> HeartbeatResponse:
+    if _is_denied(services, request, body.group_id):
+        raise GroupAuthorizationFailed(DENIED)
     return HeartbeatResponse(error_code=services.groups.classic.heartbeat(body))
 
 
 def leave_group(services: Services, request: Request, body: LeaveGroupRequest) -> None:
+    if _is_denied(services, request, body.group_id):
+        raise GroupAuthorizationFailed(DENIED)
     many = request.api_version >= MANY_MEMBERS
     leaving: Sequence[LeaveGroupRequest.MemberIdentity] = body.members
     if not many:
@@ -201,15 +242,14 @@ def leave_group(services: Services, request: Request, body: LeaveGroupRequest) -
         request.waiting()
 
 
-def client_host(request: Request) -> str:
-    """The client's address in Java's format: a slash in front, and IPv6 with all eight groups."""
-    host = request.channel.peer.rpartition(":")[0].strip("[]")
-    if ":" in host:
-        import ipaddress
+def _is_denied(services: Services, request: Request, group_id: str) -> bool:
+    """Whether the client may not be a member of a group."""
+    return services.authorizer is not None and not is_allowed(services, request, READ, GROUP, group_id)
 
-        groups = ipaddress.ip_address(host.partition("%")[0]).exploded.split(":")
-        host = ":".join(format(int(group, 16), "x") for group in groups)
-    return f"/{host}"
+
+def client_host(request: Request) -> str:
+    """The client's address in Java's format: with a slash in front."""
+    return f"/{request.client_address}"
 
 
 # -- groups as a whole ---------------------------------------------------------------------------------
@@ -219,21 +259,25 @@ def describe_groups(
     services: Services, request: Request, body: DescribeGroupsRequest
 ) -> Slices[DescribeGroupsResponse]:
     groups = yield from mapped(
-        lambda group_id: _described(services, request.api_version, group_id), dict.fromkeys(body.groups)
+        lambda group_id: _described(services, request, group_id), dict.fromkeys(body.groups)
     )
     if body.include_authorized_operations:
         for group in groups:
             if group.error_code == 0:
-                group.authorized_operations = GROUP_OPERATIONS
+                group.authorized_operations = authorized_operations(services, request, GROUP, group.group_id)
     return DescribeGroupsResponse(groups=groups)
 
 
-def _described(services: Services, version: int, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
+def _described(
+    services: Services, request: Request, group_id: str
+) -> DescribeGroupsResponse.DescribedGroup:
     try:
+        if services.authorizer is not None and not is_allowed(services, request, DESCRIBE, GROUP, group_id):
+            raise GroupAuthorizationFailed(DENIED)
         return services.groups.describe_classic(group_id)
     except GroupIdNotFound as error:
         missing = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state="Dead")
-        if version >= TELLS_NOT_FOUND:
+        if request.api_version >= TELLS_NOT_FOUND:
             missing.error_code, missing.error_message = error.code, error.message
         return missing
     except KafkaError as error:
@@ -241,12 +285,22 @@ def _described(services: Services, version: int, group_id: str) -> DescribeGroup
 
 
 def list_groups(services: Services, request: Request, body: ListGroupsRequest) -> ListGroupsResponse:
-    return ListGroupsResponse(groups=services.groups.list_groups(body.states_filter, body.types_filter))
+    groups = services.groups.list_groups(body.states_filter, body.types_filter)
+    if services.authorizer is not None and not is_allowed(
+        services, request, DESCRIBE, CLUSTER, tell_denied=False
+    ):
+        names = [group.group_id for group in groups]
+        visible = allowed_names(services, request, DESCRIBE, GROUP, names, tell_denied=False)
+        groups = [group for group in groups if group.group_id in visible]
+    return ListGroupsResponse(groups=groups)
 
 
 def delete_groups(services: Services, request: Request, body: DeleteGroupsRequest) -> Slices[None]:
     names = list(dict.fromkeys(body.groups_names))
     codes: dict[str, int] = {}
+    allowed = set(names)
+    if services.authorizer is not None:
+        allowed = allowed_names(services, request, DELETE, GROUP, names)
 
     def answer() -> None:
         results = [DeleteGroupsResponse.DeletableGroupResult(group_id=n, error_code=codes[n]) for n in names]
@@ -258,7 +312,10 @@ def delete_groups(services: Services, request: Request, body: DeleteGroupsReques
             if len(codes) == len(names):
                 answer()
 
-        services.groups.delete_group(name, done)
+        if name in allowed:
+            services.groups.delete_group(name, done)
+        else:
+            done(GroupAuthorizationFailed(DENIED))
 
     for name in names:
         delete(name)
@@ -270,12 +327,12 @@ def delete_groups(services: Services, request: Request, body: DeleteGroupsReques
 
 
 APIS = (
-    Api(10, 0, 6, find_coordinator),
-    Api(11, 0, 9, join_group),
-    Api(12, 0, 4, heartbeat),
-    Api(13, 0, 5, leave_group),
-    Api(14, 0, 5, sync_group),
-    Api(15, 0, 6, describe_groups),
-    Api(16, 0, 5, list_groups),
-    Api(42, 0, 2, delete_groups),
+    Api(10, 0, 6, find_coordinator, access=("GROUP DESCRIBE", "TRANSACTIONAL_ID DESCRIBE")),
+    Api(11, 0, 9, join_group, access=("GROUP READ",)),
+    Api(12, 0, 4, heartbeat, access=("GROUP READ",)),
+    Api(13, 0, 5, leave_group, access=("GROUP READ",)),
+    Api(14, 0, 5, sync_group, access=("GROUP READ",)),
+    Api(15, 0, 6, describe_groups, access=("GROUP DESCRIBE",)),
+    Api(16, 0, 5, list_groups, access=("CLUSTER DESCRIBE", "GROUP DESCRIBE")),
+    Api(42, 0, 2, delete_groups, access=("GROUP DELETE",)),
 )

@@ -1,5 +1,6 @@
 """AlterReplicaLogDirs (34) v1-2: moves partitions to other folders of log.dirs while clients use them.
 
+- It needs ALTER on the cluster (CLUSTER_AUTHORIZATION_FAILED for each partition).
 - The answer comes when the move begins. DescribeLogDirs shows its progress as a future replica.
 - A move to the current folder cancels a running move. The path has to be spelled as in log.dirs
   (LOG_DIR_NOT_FOUND). While any log folder is offline, a new move is KAFKA_STORAGE_ERROR.
@@ -9,7 +10,7 @@
 
 from __future__ import annotations
 
-from tidelog.errors import KafkaError, NotLeaderOrFollower, ReplicaNotAvailable
+from tidelog.errors import ClusterAuthorizationFailed, KafkaError, NotLeaderOrFollower, ReplicaNotAvailable
 from tidelog.network.request import Request
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.alter_replica_log_dirs import (
@@ -17,6 +18,7 @@ from tidelog.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
 )
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import ALTER, CLUSTER, is_allowed
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 
@@ -29,10 +31,12 @@ def alter_replica_log_dirs(
         for topic in folder.topics:
             for index in topic.partitions:
                 wanted[topic.name, index] = folder.path
+    is_denied = services.authorizer is not None and not is_allowed(services, request, ALTER, CLUSTER)
     by_topic: dict[str, list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = {}
     for key, path in wanted.items():
+        code = ClusterAuthorizationFailed.code if is_denied else _alter(services, key, path)
         result = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
-            partition_index=key[1], error_code=_alter(services, key, path)
+            partition_index=key[1], error_code=code
         )
         by_topic.setdefault(key[0], []).append(result)
         yield
@@ -54,4 +58,4 @@ def _alter(services: Services, key: PartitionKey, path: str) -> int:
     return 0
 
 
-APIS = (Api(34, 1, 2, alter_replica_log_dirs),)
+APIS = (Api(34, 1, 2, alter_replica_log_dirs, access=("CLUSTER ALTER",)),)

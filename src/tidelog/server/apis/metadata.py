@@ -12,6 +12,8 @@
 - A broker that starts in a cluster answers when it knows brokers. It closes the connection if no controller
   has told it of any within five seconds: librdkafka 2.10 and later forget all brokers after an answer
   without brokers.
+- A topic needs DESCRIBE, a new one also CREATE on the topic or on the cluster: TOPIC_AUTHORIZATION_FAILED
+  otherwise, by id without the name. A list of all topics has those that the client may describe.
 - v5 has the offline replicas. v8 answers with the authorized operations, if the client asks for them.
 DescribeTopicPartitions describes topics in pages of `response_partition_limit` partitions, at least one, with
 a cursor for the next page. A cursor with a negative partition, or with a topic that is not requested, is
@@ -21,7 +23,7 @@ INVALID_REQUEST for every topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller.validation import check_topic_name
@@ -35,14 +37,18 @@ from tidelog.protocol.messages.describe_topic_partitions import (
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.wire import ZERO_UUID
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import (
+    CLUSTER,
+    CREATE,
+    DESCRIBE,
+    TOPIC,
+    allowed_names,
+    authorized_operations,
+    is_allowed,
+)
 from tidelog.server.services import Services
 from tidelog.slices import Slices, finished, mapped
 
-# Without an authorizer every operation is allowed; each operation of a resource has one bit.
-# Topics: read, write, create, delete, alter, describe, describe configs, alter configs.
-# Cluster: create, cluster action, describe configs, alter configs, idempotent write, alter, describe.
-TOPIC_OPERATIONS = 3576
-CLUSTER_OPERATIONS = 8096
 NOT_ASKED_FOR = -2147483648
 
 METADATA, LATEST = 3, 13
@@ -50,6 +56,8 @@ BROKERS_SECONDS = 5.0
 """How long a client waits for a broker that starts and knows no broker yet."""
 EVENTS_SECONDS = 0.002
 """How long an answer with leaders waits in a cluster. The connections of a process that dies end together."""
+OPERATIONS_FROM = 8
+"""The first version that has the authorized operations of topics."""
 LISTENER_NOT_FOUND_FROM = 6
 """The first version whose clients know LISTENER_NOT_FOUND."""
 
@@ -94,12 +102,16 @@ def _metadata(services: Services, request: Request, body: MetadataRequest) -> Sl
     state = view.state
     if wanted and request.api_version in (10, 11) and not all(_goes_by_name(topic) for topic in wanted):
         return MetadataResponse(topics=[_refused(topic) for topic in wanted])
+    access = TopicAccess(services, request)
     if wanted is None or (request.api_version == 0 and not wanted):
-        topics = yield from mapped(lambda topic: _describe(topic, body, view), state.topics.values())
+        visible = access.visible(state.topics.values())
+        topics = yield from mapped(lambda topic: _describe(topic, body, view, access), visible)
     else:
         # As in Kafka, a topic that occurs twice is described once.
         once = {(topic.name, topic.topic_id): topic for topic in wanted}
-        topics = yield from mapped(lambda topic: _find(services, view, topic, body, request), once.values())
+        topics = yield from mapped(
+            lambda topic: _find(services, view, topic, body, request, access), once.values()
+        )
     return MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
@@ -112,11 +124,54 @@ def _metadata(services: Services, request: Request, body: MetadataRequest) -> Sl
         controller_id=state.controller_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS
+            cluster_operations(services, request)
             if request.api_version in (8, 9, 10) and body.include_cluster_authorized_operations
             else NOT_ASKED_FOR
         ),
     )
+
+
+def cluster_operations(services: Services, request: Request) -> int:
+    """What the client may do on the cluster, one bit for each operation; 0 if it may not describe it."""
+    if not is_allowed(services, request, DESCRIBE, CLUSTER, tell_denied=False):
+        return 0
+    return authorized_operations(services, request, CLUSTER)
+
+
+class TopicAccess:
+    """What the client of a request may see of topics, and may do with them."""
+
+    __slots__ = ("_request", "_services")
+
+    def __init__(self, services: Services, request: Request) -> None:
+        self._services = services
+        self._request = request
+
+    def may_describe(self, name: str) -> bool:
+        return self._services.authorizer is None or is_allowed(
+            self._services, self._request, DESCRIBE, TOPIC, name
+        )
+
+    def may_create(self, name: str) -> bool:
+        """Whether CREATE on the cluster or on the topic allows to create it."""
+        services, request = self._services, self._request
+        return services.authorizer is None or (
+            is_allowed(services, request, CREATE, CLUSTER, tell_denied=False)
+            or is_allowed(services, request, CREATE, TOPIC, name)
+        )
+
+    def visible(self, topics: Iterable[TopicState]) -> Iterable[TopicState]:
+        """The topics that the client may describe, of all."""
+        services, request = self._services, self._request
+        if services.authorizer is None:
+            return topics
+        topics = list(topics)
+        names = [topic.name for topic in topics]
+        allowed = allowed_names(services, request, DESCRIBE, TOPIC, names, tell_denied=False)
+        return [topic for topic in topics if topic.name in allowed]
+
+    def operations(self, name: str) -> int:
+        return authorized_operations(self._services, self._request, TOPIC, name)
 
 
 def _goes_by_name(topic: MetadataRequest.MetadataRequestTopic) -> bool:
@@ -135,19 +190,27 @@ def _find(
     wanted: MetadataRequest.MetadataRequestTopic,
     body: MetadataRequest,
     request: Request,
+    access: TopicAccess,
 ) -> MetadataResponse.MetadataResponseTopic:
     state = view.state
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if wanted.topic_id != ZERO_UUID:
         topic = state.topic_by_id(wanted.topic_id)
         if topic is None:
             return MetadataResponse.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
             )
-        return _describe(topic, body, view)
+        if not access.may_describe(topic.name):
+            return MetadataResponse.MetadataResponseTopic(
+                error_code=denied, name=None, topic_id=wanted.topic_id
+            )
+        return _describe(topic, body, view, access)
     name = wanted.name or ""
+    if not access.may_describe(name):
+        return MetadataResponse.MetadataResponseTopic(error_code=denied, name=name)
     topic = state.topics.get(name)
     if topic is not None:
-        return _describe(topic, body, view)
+        return _describe(topic, body, view, access)
     error: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
@@ -157,8 +220,13 @@ def _find(
         if services.config.auto_create_topics_enable and (
             request.api_version < 4 or body.allow_auto_topic_creation
         ):
+            if not access.may_create(name):
+                return MetadataResponse.MetadataResponseTopic(error_code=denied, name=name)
             services.auto_create_topic(name)
-    return MetadataResponse.MetadataResponseTopic(error_code=error, name=name)
+    missing = MetadataResponse.MetadataResponseTopic(error_code=error, name=name)
+    if view.version >= OPERATIONS_FROM and body.include_topic_authorized_operations:
+        missing.topic_authorized_operations = access.operations(name)
+    return missing
 
 
 class ListenerView:
@@ -200,7 +268,7 @@ class ListenerView:
 
 
 def _describe(
-    topic: TopicState, body: MetadataRequest, view: ListenerView
+    topic: TopicState, body: MetadataRequest, view: ListenerView, access: TopicAccess
 ) -> MetadataResponse.MetadataResponseTopic:
     return MetadataResponse.MetadataResponseTopic(
         name=topic.name,
@@ -211,8 +279,8 @@ def _describe(
             for index, partition in sorted(topic.partitions.items())
         ],
         topic_authorized_operations=(
-            TOPIC_OPERATIONS
-            if view.version >= 8 and body.include_topic_authorized_operations
+            access.operations(topic.name)
+            if view.version >= OPERATIONS_FROM and body.include_topic_authorized_operations
             else NOT_ASKED_FOR
         ),
     )
@@ -243,8 +311,13 @@ def describe_topic_partitions(
     cursor = body.cursor
     if cursor is not None and (cursor.partition_index < 0 or not (every or cursor.topic_name in named)):
         return DescribeTopicPartitionsResponse(topics=[_refused_page(topic.name) for topic in body.topics])
+    access = TopicAccess(services, request)
+    denied: list[str] = []
     if every:
-        named = set(state.topics)
+        named = {topic.name for topic in access.visible(state.topics.values())}
+    elif services.authorizer is not None:
+        allowed = {name for name in named if access.may_describe(name)}
+        denied, named = sorted(named - allowed), allowed
     first_partition = 0
     names = sorted(named)
     if cursor is not None:
@@ -255,7 +328,8 @@ def describe_topic_partitions(
     answer = DescribeTopicPartitionsResponse()
     # As in Kafka, the unknown topics come first.
     unknown = [name for name in names if name not in state.topics]
-    answer.topics = yield from mapped(_unknown, unknown)
+    answer.topics = [_denied_page(name) for name in denied]
+    answer.topics += yield from mapped(lambda name: _unknown(name, access), unknown)
     for name in names:
         topic = state.topics.get(name)
         if topic is None:
@@ -267,7 +341,7 @@ def describe_topic_partitions(
                 topic_name=name, partition_index=indexes[0] if indexes else 0
             )
             break
-        answer.topics.append(_page(topic, indexes[:limit], view))
+        answer.topics.append(_page(topic, indexes[:limit], view, access))
         if len(indexes) > limit:
             answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(
                 topic_name=name, partition_index=indexes[limit]
@@ -283,25 +357,33 @@ def _refused_page(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPar
     )
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+def _denied_page(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name
+    )
+
+
+def _unknown(
+    name: str, access: TopicAccess
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     error: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
     except KafkaError as invalid:
         error = invalid.code
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
-        error_code=error, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+        error_code=error, name=name, topic_authorized_operations=access.operations(name)
     )
 
 
 def _page(
-    topic: TopicState, indexes: list[int], view: ListenerView
+    topic: TopicState, indexes: list[int], view: ListenerView, access: TopicAccess
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=access.operations(topic.name),
         partitions=[_paged_partition(index, topic.partitions[index], view) for index in indexes],
     )
 
@@ -324,6 +406,12 @@ def _paged_partition(
 
 
 APIS = (
-    Api(METADATA, 0, LATEST, metadata),
-    Api(75, 0, 0, describe_topic_partitions),
+    Api(
+        METADATA,
+        0,
+        LATEST,
+        metadata,
+        access=("TOPIC DESCRIBE", "CLUSTER CREATE", "TOPIC CREATE", "CLUSTER DESCRIBE"),
+    ),
+    Api(75, 0, 0, describe_topic_partitions, access=("TOPIC DESCRIBE",)),
 )

@@ -13,6 +13,7 @@ ListOffsets answers with the offset of a timestamp, or of a special timestamp:
   UNKNOWN_SERVER_ERROR.
 OffsetForLeaderEpoch answers with the end offset of an epoch. Followers and consumers check with it whether
 their position is still part of the log.
+In both, a topic needs DESCRIBE (TOPIC_AUTHORIZATION_FAILED); followers may have CLUSTER_ACTION instead.
 In both, a current leader epoch of -1 means none, and a lower one is FENCED_LEADER_EPOCH.
 """
 
@@ -33,6 +34,7 @@ from tidelog.errors import (
     KafkaStorageError,
     LeaderNotAvailable,
     OffsetNotAvailable,
+    TopicAuthorizationFailed,
     UnknownServerError,
     UnsupportedVersion,
 )
@@ -52,6 +54,14 @@ from tidelog.protocol.offset_specs import (
     SINCE_VERSION,
 )
 from tidelog.server.apis.api import Answer, Api
+from tidelog.server.apis.authorization import (
+    CLUSTER,
+    CLUSTER_ACTION,
+    DESCRIBE,
+    TOPIC,
+    allowed_names,
+    is_allowed,
+)
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 from tidelog.storage.leader_epoch_file_cache import NO_EPOCH
@@ -139,10 +149,21 @@ def _lookups(
     named = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )
+    allowed = None
+    if services.authorizer is not None:
+        allowed = allowed_names(services, request, DESCRIBE, TOPIC, [topic.name for topic in body.topics])
     for topic in body.topics:
         found = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         answer.topics.append(found)
         yield None
+        if allowed is not None and topic.name not in allowed:
+            found.partitions = [
+                ListOffsetsResponse.ListOffsetsPartitionResponse(
+                    partition_index=wanted.partition_index, error_code=TopicAuthorizationFailed.code
+                )
+                for wanted in topic.partitions
+            ]
+            continue
         told: set[int] = set()
         for wanted in topic.partitions:
             if wanted.partition_index not in told:
@@ -240,13 +261,28 @@ def offset_for_leader_epoch(
     services: Services, request: Request, body: OffsetForLeaderEpochRequest
 ) -> Slices[OffsetForLeaderEpochResponse]:
     topics = []
+    allowed = None
+    if services.authorizer is not None and not is_allowed(
+        services, request, CLUSTER_ACTION, CLUSTER, tell_denied=False
+    ):
+        allowed = allowed_names(services, request, DESCRIBE, TOPIC, [topic.topic for topic in body.topics])
     for topic in body.topics:
-        partitions = yield from mapped(partial(_end_of_epoch, services, topic.topic), topic.partitions)
+        is_denied = allowed is not None and topic.topic not in allowed
+        work = partial(_denied_epoch if is_denied else _end_of_epoch, services, topic.topic)
+        partitions = yield from mapped(work, topic.partitions)
         topics.append(
             OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions)
         )
         yield
     return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _denied_epoch(
+    services: Services, topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+    return OffsetForLeaderEpochResponse.EpochEndOffset(
+        partition=wanted.partition, error_code=TopicAuthorizationFailed.code
+    )
 
 
 def _end_of_epoch(
@@ -266,6 +302,6 @@ def _end_of_epoch(
 
 
 APIS = (
-    Api(2, 1, 11, list_offsets),
-    Api(23, 2, 4, offset_for_leader_epoch),
+    Api(2, 1, 11, list_offsets, access=("TOPIC DESCRIBE",)),
+    Api(23, 2, 4, offset_for_leader_epoch, access=("CLUSTER CLUSTER_ACTION", "TOPIC DESCRIBE")),
 )

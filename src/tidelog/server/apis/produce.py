@@ -7,6 +7,8 @@
 - If a partition occurs more than once, its last batch is appended, and the answer has the partition once.
 - v7 allows zstd. v8 answers with the refused records. v10 answers NOT_LEADER_OR_FOLLOWER with the present
   leader and its endpoint. v13 names topics by id.
+- A topic needs WRITE, a transactional id WRITE too: TOPIC_AUTHORIZATION_FAILED for the topic, or
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED for all.
 - Transactional batches without a transactional id are TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Batches of more
   than one producer are INVALID_PRODUCER_ID_MAPPING.
 - A transaction has to contain the partition of a transactional batch. From v12 on the broker adds the
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
@@ -38,6 +40,7 @@ from tidelog.errors import (
     MessageTooLarge,
     NotLeaderOrFollower,
     RecordLevelError,
+    TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
     UnknownServerError,
     UnknownTopicId,
@@ -50,6 +53,7 @@ from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import NotOneBatch
 from tidelog.records.loops import parse_produce
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import TOPIC, TRANSACTIONAL_ID, WRITE, allowed_names, is_allowed
 from tidelog.server.apis.current_leader import CurrentLeaders
 from tidelog.server.services import Services
 from tidelog.slices import Slices
@@ -92,6 +96,9 @@ Slot = tuple[str | bytes, int]
 LEADERS_FROM = 10
 """The first version whose answer names the present leaders."""
 
+REMEMBERED_TOPICS = 1_000
+"""How many topics a connection remembers that it may write to."""
+
 IN_ONE_GO = 1_000
 """A request with more partitions is handled in slices, between other requests."""
 
@@ -129,8 +136,14 @@ def _produce_any(
         yield
     slots = list(batches)
     entries: list[tuple[Partition | KafkaError, memoryview]] = []
+    refused = None
+    if services.authorizer is not None:
+        refused = refused_topics(services, request, transactional_id, batches)
     for (topic, index), data in batches.items():
-        entries.append((_target(services, request, topic, index, acks), data))
+        if refused is not None and (error := refused.get(topic)) is not None:
+            entries.append((error, data))
+        else:
+            entries.append((_target(services, request, topic, index, acks), data))
         yield
     del batches
     # While the answer waits for the disk or for replicas, only the targets stay in memory, not the frame.
@@ -177,6 +190,66 @@ def _produce_any(
         request.waiting()
 
 
+def refused_topics(
+    services: Services,
+    request: Request,
+    transactional_id: str | None,
+    batches: Mapping[Slot, memoryview],
+) -> dict[str | bytes, KafkaError]:
+    """The errors of topics that the client may not write to, by their names or ids in the request."""
+    topics = dict.fromkeys(topic for topic, _ in batches)
+    is_transactional = any(
+        len(data) > ATTRIBUTES and data[ATTRIBUTES] & TRANSACTIONAL_FLAG for data in batches.values()
+    )
+    if (
+        is_transactional
+        and transactional_id
+        and not is_allowed(services, request, WRITE, TRANSACTIONAL_ID, transactional_id)
+    ):
+        refused = TransactionalIdAuthorizationFailed("the client may not use the transactional id")
+        return dict.fromkeys(topics, refused)
+    names = {topic: _name(services, topic) for topic in topics}
+    allowed = allowed_names(
+        services, request, WRITE, TOPIC, [name for name in names.values() if name is not None]
+    )
+    _remember(services, request, allowed, transactional_id if is_transactional else None)
+    return {
+        topic: TopicAuthorizationFailed(f"{request.principal} may not write to the topic")
+        for topic, name in names.items()
+        if name is not None and name not in allowed
+    }
+
+
+def _remember(
+    services: Services, request: Request, topics: Collection[str], transactional_id: str | None
+) -> None:
+    """Spare the next small produces of this connection the question, until the rules change."""
+    authorizer = services.authorizer
+    generation = None if authorizer is None else authorizer.generation
+    if generation is None or services.audit.tells_allowed:
+        return
+    remembered = request.channel.allowed_writes
+    if len(remembered) + len(topics) > REMEMBERED_TOPICS:
+        remembered.clear()
+    if len(topics) < REMEMBERED_TOPICS:
+        remembered.update(dict.fromkeys(topics, generation))
+        if transactional_id is not None:
+            remembered[transactional_key(transactional_id)] = generation
+
+
+def transactional_key(transactional_id: str) -> str:
+    """The key of a transactional id among the topics that a connection may write to; no topic has a slash."""
+    return f"/{transactional_id}"
+
+
+def _name(services: Services, topic: str | bytes) -> str | None:
+    """The name of a topic; None if there is no topic with this id."""
+    if isinstance(topic, str):
+        return topic
+    found = services.metadata.snapshot.topic_by_id(topic)
+    return None if found is None else found.name
+
+
 def _target(
     services: Services, request: Request, topic: str | bytes, index: int, acks: int
 ) -> Partition | KafkaError:
@@ -215,7 +288,7 @@ def _verify(
     elif len(producers) > 1:
         refused = InvalidProducerIdMapping("the batches of a request are of more than one producer")
     if refused is not None:
-        entries[:] = [(refused, data) for _, data in entries]
+        entries[:] = [(target if _is_denied(target) else refused, data) for target, data in entries]
     if refused is not None or not producers or transactional_id is None:
         append({}, {})
         return
@@ -226,6 +299,10 @@ def _verify(
         if isinstance(target, Partition) and producer is not None and producer[0] >= 0
     }
     services.verification.check_produce(transactional_id, producer_id, epoch, sequences, version, append)
+
+
+def _is_denied(target: Partition | KafkaError) -> bool:
+    return isinstance(target, TopicAuthorizationFailed)
 
 
 def count(services: Services, hosted: HostedTopic, records: int, size: int, produces: int = 1) -> None:
@@ -331,4 +408,14 @@ def _partition_answer(
     return answer
 
 
-APIS = (Api(0, 3, 13, produce, raw=True, announced_min_version=0),)
+APIS = (
+    Api(
+        0,
+        3,
+        13,
+        produce,
+        raw=True,
+        announced_min_version=0,
+        access=("TOPIC WRITE", "TRANSACTIONAL_ID WRITE"),
+    ),
+)

@@ -1,14 +1,15 @@
-"""DescribeProducers (61) v0: the producer state in the leader's log of a partition."""
+"""DescribeProducers (61) v0: the producer state in the leader's log of a partition. A topic needs READ."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from tidelog.controller.validation import check_topic_name
-from tidelog.errors import KafkaError
+from tidelog.errors import KafkaError, TopicAuthorizationFailed
 from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import READ, TOPIC, allowed_names
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
@@ -21,11 +22,21 @@ def describe_producers(
     for topic in body.topics:
         once.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
+    allowed = None
+    if services.authorizer is not None:
+        allowed = allowed_names(services, request, READ, TOPIC, once)
     for name, indexes in once.items():
-        partitions = yield from mapped(partial(_described, services, name), indexes)
+        is_denied = allowed is not None and name not in allowed
+        partitions = yield from mapped(partial(_denied if is_denied else _described, services, name), indexes)
         topics.append(DescribeProducersResponse.TopicResponse(name=name, partitions=partitions))
         yield
     return DescribeProducersResponse(topics=topics)
+
+
+def _denied(services: Services, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+    return DescribeProducersResponse.PartitionResponse(
+        partition_index=index, error_code=TopicAuthorizationFailed.code, error_message=None
+    )
 
 
 def _described(services: Services, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
@@ -50,4 +61,4 @@ def _described(services: Services, topic: str, index: int) -> DescribeProducersR
     return answer
 
 
-APIS = (Api(61, 0, 0, describe_producers),)
+APIS = (Api(61, 0, 0, describe_producers, access=("TOPIC READ",)),)

@@ -7,6 +7,7 @@
   or a new replica on a broker that is not alive are INVALID_REPLICA_ASSIGNMENT; null cancels, without a
   reassignment NO_REASSIGNMENT_IN_PROGRESS. v1 can forbid another replication factor.
 - ListPartitionReassignments: the running reassignments; topics that do not exist are left out.
+- The first two need ALTER on the cluster, the last DESCRIBE (CLUSTER_AUTHORIZATION_FAILED).
 - A broker alone has every partition: only a reassignment to its current replicas succeeds.
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.controller.interface import ElectionType
 from tidelog.errors import (
+    ClusterAuthorizationFailed,
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
     InvalidReplicaAssignment,
@@ -40,6 +42,7 @@ from tidelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from tidelog.server.apis.api import Answer, Api
+from tidelog.server.apis.authorization import ALTER, CLUSTER, DESCRIBE, is_allowed
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
@@ -51,9 +54,28 @@ UNCLEAN = ElectionType.UNCLEAN
 
 
 def elect_leaders(services: Services, request: Request, body: ElectLeadersRequest) -> Answer:
+    if services.authorizer is not None and not is_allowed(services, request, ALTER, CLUSTER):
+        return _elections_denied(body)
     if services.cluster is None or body.election_type not in (PREFERRED, UNCLEAN):
         return _elect_alone(services, body)
     return _elect_in_cluster(services.cluster, body)
+
+
+def _elections_denied(body: ElectLeadersRequest) -> ElectLeadersResponse:
+    code = ClusterAuthorizationFailed.code
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ElectLeadersResponse.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    ElectLeadersResponse.PartitionResult(partition_id=index, error_code=code)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in body.topic_partitions or ()
+        ],
+    )
 
 
 async def _elect_in_cluster(cluster: ClusterServices, body: ElectLeadersRequest) -> ElectLeadersResponse:
@@ -134,9 +156,31 @@ def _why_no_election(state: ClusterState, name: str, index: int, kind: int) -> K
 def alter_partition_reassignments(
     services: Services, request: Request, body: AlterPartitionReassignmentsRequest
 ) -> Answer:
+    if services.authorizer is not None and not is_allowed(services, request, ALTER, CLUSTER):
+        return _reassignments_denied(body)
     if services.cluster is None:
         return _reassign_alone(services, body)
     return _reassign_in_cluster(services.cluster, body)
+
+
+def _reassignments_denied(body: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
+    code = ClusterAuthorizationFailed.code
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=None,
+        responses=[
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                        partition_index=partition.partition_index, error_code=code, error_message=None
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ],
+    )
 
 
 async def _reassign_in_cluster(
@@ -219,6 +263,9 @@ def _check_reassignment(state: ClusterState, name: str, index: int, replicas: Se
 def list_partition_reassignments(
     services: Services, request: Request, body: ListPartitionReassignmentsRequest
 ) -> Answer:
+    if services.authorizer is not None and not is_allowed(services, request, DESCRIBE, CLUSTER):
+        code = ClusterAuthorizationFailed.code
+        return ListPartitionReassignmentsResponse(error_code=code, error_message=None)
     if services.cluster is None:
         return ListPartitionReassignmentsResponse(error_message=None)
     return _list_in_cluster(services.cluster, body)
@@ -261,7 +308,7 @@ def _partition(state: ClusterState, name: str, index: int) -> PartitionState:
 
 
 APIS = (
-    Api(43, 0, 2, elect_leaders, forwarded=True),
-    Api(45, 0, 1, alter_partition_reassignments, forwarded=True),
-    Api(46, 0, 0, list_partition_reassignments, forwarded=True),
+    Api(43, 0, 2, elect_leaders, forwarded=True, access=("CLUSTER ALTER",)),
+    Api(45, 0, 1, alter_partition_reassignments, forwarded=True, access=("CLUSTER ALTER",)),
+    Api(46, 0, 0, list_partition_reassignments, forwarded=True, access=("CLUSTER DESCRIBE",)),
 )

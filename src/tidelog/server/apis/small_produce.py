@@ -19,7 +19,7 @@ from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import CheckedBatch
 from tidelog.records.loops import parse_one_batch, produce_response
 from tidelog.server.apis.commit_waits import CommitWaits, SmallProduce
-from tidelog.server.apis.produce import count, count_failed, send
+from tidelog.server.apis.produce import count, count_failed, send, transactional_key
 from tidelog.server.services import Services
 from tidelog.storage.append import DuplicateBatch
 from tidelog.storage.producer_state_manager import Verification
@@ -55,6 +55,12 @@ class SmallProduces:
         hosted = (replicas.topics if version < 13 else replicas.topics_by_id).get(topic)  # type: ignore[arg-type]
         if hosted is None or hosted.is_internal or not -1 <= acks <= 1:
             return False
+        authorizer = self._services.authorizer
+        if authorizer is not None:
+            # `produce` asks the authorizer, and remembers what is allowed.
+            if channel.allowed_writes.get(hosted.name, -1) != authorizer.generation:
+                return False
+            self._services.audit.allowed += 1
         partition = hosted.partitions.get(index)
         if partition is None or not partition.can_append_in_turn(acks):
             return False
@@ -69,6 +75,10 @@ class SmallProduces:
         if batch.attributes & TRANSACTIONAL_FLAG:
             if not transactional_id:
                 return False
+            if authorizer is not None:
+                key = transactional_key(transactional_id)
+                if channel.allowed_writes.get(key, -1) != authorizer.generation:
+                    return False
             assert partition.log is not None
             if partition.log.producers.begins_transaction(batch):
                 guard = self._guard(transactional_id, partition, batch, version)

@@ -5,12 +5,14 @@
   that occurs twice is INVALID_REQUEST.
 - DeleteTopics: v6 takes topic ids. A topic with both name and id, or with neither, is INVALID_REQUEST.
 - CreatePartitions: takes the new number of partitions. A smaller number is INVALID_PARTITIONS.
+- A new topic needs CREATE on the cluster or on the topic, DESCRIBE_CONFIGS to see its settings; a deletion
+  needs DELETE, more partitions ALTER: TOPIC_AUTHORIZATION_FAILED otherwise, whether the topic exists or not.
 The answer to a change comes when it is durable in the tree, and the partitions have leaders or are deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tidelog.controller.interface import (
@@ -21,23 +23,78 @@ from tidelog.controller.interface import (
     TopicResult,
     TopicToDelete,
 )
+from tidelog.errors import ErrorCode, TopicAuthorizationFailed
 from tidelog.network.request import Request
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.protocol.wire import ZERO_UUID
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import (
+    ALTER,
+    CLUSTER,
+    CREATE,
+    DELETE,
+    DENIED,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    TOPIC,
+    allowed_names,
+    is_allowed,
+)
 from tidelog.server.services import Services
 from tidelog.slices import finished, mapped
+
+SETTINGS_FROM = 5
+"""The first version whose answer has the settings of new topics."""
 
 
 async def create_topics(
     services: Services, request: Request, body: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     wanted = await finished(mapped(_new_topic, body.topics))
+    denied: list[str] = []
+    if services.authorizer is not None:
+        allowed = _creatable(services, request, [topic.name for topic in wanted])
+        denied = [name for name in dict.fromkeys(topic.name for topic in wanted) if name not in allowed]
+        wanted = [topic for topic in wanted if topic.name in allowed]
     results = await services.controller.create_topics(wanted, validate_only=body.validate_only)
+    for result in results:
+        if result.error is None and not body.validate_only:
+            services.audit.changed(request, "Topic", result.name, "created")
     # Most topics override nothing: their settings are the same.
     defaults = _settings(services, {})
-    return CreateTopicsResponse(topics=await finished(mapped(partial(_created, services, defaults), results)))
+    topics = await finished(mapped(partial(_created, services, defaults), results))
+    topics += [_denied_topic(name) for name in denied]
+    if services.authorizer is not None and request.api_version >= SETTINGS_FROM:
+        _hide_settings(services, request, topics)
+    return CreateTopicsResponse(topics=topics)
+
+
+def _creatable(services: Services, request: Request, names: Sequence[str]) -> set[str]:
+    if is_allowed(services, request, CREATE, CLUSTER, tell_denied=False):
+        return set(names)
+    return allowed_names(services, request, CREATE, TOPIC, names)
+
+
+def _denied_topic(name: str) -> CreateTopicsResponse.CreatableTopicResult:
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=DENIED
+    )
+
+
+def _hide_settings(
+    services: Services, request: Request, topics: Sequence[CreateTopicsResponse.CreatableTopicResult]
+) -> None:
+    """Leave out what a client may not see of its new topics."""
+    created = [topic for topic in topics if topic.error_code == 0]
+    names = [topic.name for topic in created]
+    allowed = allowed_names(services, request, DESCRIBE_CONFIGS, TOPIC, names, tell_denied=False)
+    for topic in created:
+        if topic.name not in allowed:
+            topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            topic.num_partitions = topic.replication_factor = -1
+            topic.configs = []
 
 
 def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
@@ -91,8 +148,40 @@ async def delete_topics(
         wanted = await finished(mapped(lambda topic: TopicToDelete(topic.name, topic.topic_id), body.topics))
     else:
         wanted = await finished(mapped(TopicToDelete, body.topic_names))
+    denied: list[DeletedTopic] = []
+    if services.authorizer is not None:
+        wanted, denied = _deletable(services, request, wanted)
     results = await services.controller.delete_topics(wanted)
-    return DeleteTopicsResponse(responses=await finished(mapped(_deleted, results)))
+    for result in results:
+        if result.error is None and result.name is not None:
+            services.audit.changed(request, "Topic", result.name, "deleted")
+    return DeleteTopicsResponse(responses=await finished(mapped(_deleted, results + denied)))
+
+
+def _deletable(
+    services: Services, request: Request, wanted: Sequence[TopicToDelete]
+) -> tuple[list[TopicToDelete], list[DeletedTopic]]:
+    """The topics that the client may delete, and the answers for the others.
+
+    A client that may not describe a topic does not learn its name from the id, nor whether a name exists.
+    """
+    state = services.metadata.snapshot
+    error = TopicAuthorizationFailed(DENIED)
+    allowed: list[TopicToDelete] = []
+    denied: list[DeletedTopic] = []
+    for topic in wanted:
+        by_id = topic.name is None and topic.topic_id != ZERO_UUID
+        found = state.topic_by_id(topic.topic_id) if by_id else None
+        name = topic.name if found is None else found.name
+        if name is None or (topic.name is not None and topic.topic_id != ZERO_UUID):
+            allowed.append(topic)  # the id is not known, or the request is not valid
+        elif is_allowed(services, request, DELETE, TOPIC, name):
+            allowed.append(topic)
+        elif by_id and is_allowed(services, request, DESCRIBE, TOPIC, name):
+            denied.append(DeletedTopic(name, topic.topic_id, error))
+        else:
+            denied.append(DeletedTopic(topic.name, topic.topic_id, error))
+    return allowed, denied
 
 
 def _deleted(result: DeletedTopic) -> DeleteTopicsResponse.DeletableTopicResult:
@@ -108,7 +197,18 @@ async def create_partitions(
     services: Services, request: Request, body: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     wanted = await finished(mapped(_new_partitions, body.topics))
+    denied: list[PartitionsResult] = []
+    if services.authorizer is not None:
+        names = [topic.name for topic in wanted]
+        allowed = allowed_names(services, request, ALTER, TOPIC, names)
+        error = TopicAuthorizationFailed(DENIED)
+        denied = [PartitionsResult(name, error) for name in dict.fromkeys(names) if name not in allowed]
+        wanted = [topic for topic in wanted if topic.name in allowed]
     results = await services.controller.create_partitions(wanted, validate_only=body.validate_only)
+    for result in results:
+        if result.error is None and not body.validate_only:
+            services.audit.changed(request, "Topic", result.name, "partitions added")
+    results = [*results, *denied]
     return CreatePartitionsResponse(results=await finished(mapped(_grown, results)))
 
 
@@ -128,7 +228,14 @@ def _grown(result: PartitionsResult) -> CreatePartitionsResponse.CreatePartition
 
 
 APIS = (
-    Api(19, 2, 7, create_topics, forwarded=True),
-    Api(20, 1, 6, delete_topics, forwarded=True),
-    Api(37, 0, 3, create_partitions, forwarded=True),
+    Api(
+        19,
+        2,
+        7,
+        create_topics,
+        forwarded=True,
+        access=("CLUSTER CREATE", "TOPIC CREATE", "TOPIC DESCRIBE_CONFIGS"),
+    ),
+    Api(20, 1, 6, delete_topics, forwarded=True, access=("TOPIC DELETE", "TOPIC DESCRIBE")),
+    Api(37, 0, 3, create_partitions, forwarded=True, access=("TOPIC ALTER",)),
 )

@@ -13,6 +13,10 @@ WriteTxnMarkers (27) v1-2, DescribeTransactions (65) v0 and ListTransactions (66
   answers with the new epoch.
 - Clients before v4 of InitProducerId, and before v2 of the other APIs, do not know PRODUCER_FENCED: they get
   INVALID_PRODUCER_EPOCH.
+- A transactional id needs WRITE (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), to be described DESCRIBE, and
+  TWO_PHASE_COMMIT for Enable2Pc. A producer without one needs IDEMPOTENT_WRITE on the cluster or WRITE on any
+  topic. AddPartitionsToTxn needs WRITE on the topics, AddOffsetsToTxn READ on the group. Brokers need
+  CLUSTER_ACTION for AddPartitionsToTxn v4 and, or else ALTER, for WriteTxnMarkers.
 - WriteTxnMarkers ends transactions of producers in partitions that this broker leads.
 - ListTransactions filters by state, producer id, duration (v1) and a pattern of the id (v2, RE2).
 """
@@ -36,11 +40,15 @@ from tidelog.coordinator.transaction.state import (
     State,
 )
 from tidelog.errors import (
+    ClusterAuthorizationFailed,
     ErrorCode,
+    GroupAuthorizationFailed,
     InvalidProducerEpoch,
     KafkaError,
     OperationNotAttempted,
     ProducerFenced,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from tidelog.network.request import Request
@@ -60,6 +68,24 @@ from tidelog.protocol.messages.list_transactions import ListTransactionsRequest,
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tidelog.records.partitioning import partition_for_id
 from tidelog.server.apis.api import Answer, Api
+from tidelog.server.apis.authorization import (
+    ALTER,
+    CLUSTER,
+    CLUSTER_ACTION,
+    DENIED,
+    DESCRIBE,
+    GROUP,
+    IDEMPOTENT_WRITE,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    TWO_PHASE_COMMIT,
+    WRITE,
+    allowed_names,
+    check_cluster,
+    is_allowed,
+    is_allowed_on_any,
+)
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
@@ -108,6 +134,11 @@ def init_producer_id(services: Services, request: Request, body: InitProducerIdR
             message.ongoing_txn_producer_epoch = result.ongoing.epoch
         answer(message)
 
+    if services.authorizer is not None:
+        denied = _denied_producer(services, request, body)
+        if denied is not None:
+            failed(denied)
+            return
     expected = None
     if (body.producer_id == -1) != (body.producer_epoch == -1):
         answer(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1))
@@ -132,11 +163,30 @@ def init_producer_id(services: Services, request: Request, body: InitProducerIdR
         request.waiting()
 
 
+def _denied_producer(
+    services: Services, request: Request, body: InitProducerIdRequest
+) -> KafkaError | None:
+    """The error of a producer that may not use its transactional id, or may write nowhere."""
+    name = body.transactional_id
+    if name is not None:
+        if not is_allowed(services, request, WRITE, TRANSACTIONAL_ID, name) or (
+            body.enable_2pc and not is_allowed(services, request, TWO_PHASE_COMMIT, TRANSACTIONAL_ID, name)
+        ):
+            return TransactionalIdAuthorizationFailed(DENIED)
+    elif not (
+        is_allowed(services, request, IDEMPOTENT_WRITE, CLUSTER, tell_denied=False)
+        or is_allowed_on_any(services, request, WRITE, TOPIC)
+    ):
+        return ClusterAuthorizationFailed(DENIED)
+    return None
+
+
 # -- AddPartitionsToTxn and AddOffsetsToTxn --------------------------------------------------------
 
 
 def add_partitions_to_txn(services: Services, request: Request, body: AddPartitionsToTxnRequest) -> Answer:
     if request.api_version >= ADD_COMES_FROM_BROKERS:
+        check_cluster(services, request, CLUSTER_ACTION)
         return _add_for_brokers(services, request, body)
 
     def done(result: _TransactionResult) -> None:
@@ -187,13 +237,21 @@ def _add(
 
     topics = services.metadata.snapshot.topics
     partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
-    unknown = {
-        (topic, index)
-        for topic, index in partitions
-        if topic not in topics or index not in topics[topic].partitions
-    }
-    if unknown:
-        tell(lambda partition: UnknownTopicOrPartition() if partition in unknown else OperationNotAttempted())
+    allowed = None
+    if services.authorizer is not None and request.api_version < ADD_COMES_FROM_BROKERS:
+        if not is_allowed(services, request, WRITE, TRANSACTIONAL_ID, transaction.transactional_id):
+            tell(lambda _: TransactionalIdAuthorizationFailed())
+            return
+        names = [topic.name for topic in transaction.topics]
+        allowed = allowed_names(services, request, WRITE, TOPIC, names)
+    errors: dict[PartitionKey, KafkaError] = {}
+    for topic, index in partitions:
+        if allowed is not None and topic not in allowed:
+            errors[topic, index] = TopicAuthorizationFailed()
+        elif topic not in topics or index not in topics[topic].partitions:
+            errors[topic, index] = UnknownTopicOrPartition()
+    if errors:
+        tell(lambda partition: errors.get(partition) or OperationNotAttempted())
         return
     coordinator = services.transactions
     wanted = frozenset(partitions)
@@ -237,6 +295,13 @@ def add_offsets_to_txn(services: Services, request: Request, body: AddOffsetsToT
         code = 0 if error is None else _code(error, request.api_version)
         services.respond(request, AddOffsetsToTxnResponse(error_code=code))
 
+    if services.authorizer is not None:
+        if not is_allowed(services, request, WRITE, TRANSACTIONAL_ID, body.transactional_id):
+            done(TransactionalIdAuthorizationFailed(DENIED))
+            return
+        if not is_allowed(services, request, READ, GROUP, body.group_id):
+            done(GroupAuthorizationFailed(DENIED))
+            return
     known = services.metadata.snapshot.topics.get(GROUP_TOPIC)
     settings = services.groups.settings
     count = settings.offsets_topic_num_partitions if known is None else partition_count(known)
@@ -262,6 +327,11 @@ def end_txn(services: Services, request: Request, body: EndTxnRequest) -> None:
     def failed(error: KafkaError) -> None:
         answer(EndTxnResponse(error_code=_code(error, request.api_version)))
 
+    if services.authorizer is not None and not is_allowed(
+        services, request, WRITE, TRANSACTIONAL_ID, body.transactional_id
+    ):
+        failed(TransactionalIdAuthorizationFailed(DENIED))
+        return
     services.transactions.end_transaction(
         body.transactional_id,
         body.producer_id,
@@ -308,6 +378,15 @@ def write_txn_markers(
             done,
         )
 
+    if services.authorizer is not None and not (
+        is_allowed(services, request, ALTER, CLUSTER, tell_denied=False)
+        or is_allowed(services, request, CLUSTER_ACTION, CLUSTER)
+    ):
+        code = ClusterAuthorizationFailed.code
+        for marker, codes in zip(body.markers, outcomes, strict=True):
+            for topic in marker.topics:
+                codes.update(dict.fromkeys([(topic.name, index) for index in topic.partition_indexes], code))
+        return finish()
     if not left:
         return finish()
     for slot, marker in enumerate(body.markers):
@@ -344,13 +423,19 @@ def _marker_result(
 def describe_transactions(
     services: Services, request: Request, body: DescribeTransactionsRequest
 ) -> Slices[DescribeTransactionsResponse]:
-    states = yield from mapped(partial(_described, services), dict.fromkeys(body.transactional_ids))
+    states = yield from mapped(partial(_described, services, request), dict.fromkeys(body.transactional_ids))
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _described(services: Services, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
+def _described(
+    services: Services, request: Request, transactional_id: str
+) -> DescribeTransactionsResponse.TransactionState:
     answer = DescribeTransactionsResponse.TransactionState(transactional_id=transactional_id)
     try:
+        if services.authorizer is not None and not is_allowed(
+            services, request, DESCRIBE, TRANSACTIONAL_ID, transactional_id
+        ):
+            raise TransactionalIdAuthorizationFailed(DENIED)
         metadata = services.transactions.describe(transactional_id)
     except KafkaError as error:
         answer.error_code = error.code
@@ -363,6 +448,9 @@ def _described(services: Services, transactional_id: str) -> DescribeTransaction
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(metadata.partitions):
         topics.setdefault(topic, []).append(index)
+    if services.authorizer is not None:
+        visible = allowed_names(services, request, DESCRIBE, TOPIC, topics, tell_denied=False)
+        topics = {topic: indexes for topic, indexes in topics.items() if topic in visible}
     answer.topics = [
         DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
         for topic, indexes in topics.items()
@@ -387,6 +475,12 @@ def list_transactions(
             and (not body.state_filters or metadata.state in states)
             and (body.duration_filter < 0 or now_ms - metadata.start_ms > body.duration_filter)
             and matches(transactional_id)
+            and (
+                services.authorizer is None
+                or is_allowed(
+                    services, request, DESCRIBE, TRANSACTIONAL_ID, transactional_id, tell_denied=False
+                )
+            )
         )
 
     return ListTransactionsResponse(
@@ -412,11 +506,28 @@ def _pattern(pattern: str | None) -> Callable[[str], bool]:
 
 
 APIS = (
-    Api(22, 0, 5, init_producer_id),
-    Api(24, 0, 5, add_partitions_to_txn),
-    Api(25, 0, 4, add_offsets_to_txn),
-    Api(26, 0, 5, end_txn),
-    Api(27, 1, 2, write_txn_markers),
-    Api(65, 0, 0, describe_transactions),
-    Api(66, 0, 2, list_transactions),
+    Api(
+        22,
+        0,
+        5,
+        init_producer_id,
+        access=(
+            "TRANSACTIONAL_ID WRITE",
+            "TRANSACTIONAL_ID TWO_PHASE_COMMIT",
+            "CLUSTER IDEMPOTENT_WRITE",
+            "TOPIC WRITE",
+        ),
+    ),
+    Api(
+        24,
+        0,
+        5,
+        add_partitions_to_txn,
+        access=("TRANSACTIONAL_ID WRITE", "TOPIC WRITE", "CLUSTER CLUSTER_ACTION"),
+    ),
+    Api(25, 0, 4, add_offsets_to_txn, access=("TRANSACTIONAL_ID WRITE", "GROUP READ")),
+    Api(26, 0, 5, end_txn, access=("TRANSACTIONAL_ID WRITE",)),
+    Api(27, 1, 2, write_txn_markers, access=("CLUSTER ALTER", "CLUSTER CLUSTER_ACTION")),
+    Api(65, 0, 0, describe_transactions, access=("TRANSACTIONAL_ID DESCRIBE", "TOPIC DESCRIBE")),
+    Api(66, 0, 2, list_transactions, access=("TRANSACTIONAL_ID DESCRIBE",)),
 )

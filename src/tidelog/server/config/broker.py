@@ -94,6 +94,8 @@ class BrokerConfig:
     add_partitions_to_txn_retry_backoff_max_ms: int
     add_partitions_to_txn_retry_backoff_ms: int
     advertised_listeners: tuple[str, ...] | None
+    allow_everyone_if_no_acl_found: bool
+    authorizer_class_name: str
     auto_create_topics_enable: bool
     broker_id: int
     broker_id_generation_enable: bool
@@ -197,6 +199,7 @@ class BrokerConfig:
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
     socket_send_buffer_bytes: int
+    super_users: str
     tidelog_batch_unpacked_max_bytes: int
     tidelog_log_level: str
     tidelog_log_levels: tuple[str, ...]
@@ -262,6 +265,11 @@ class BrokerConfig:
             if name in layer:
                 return layer[name]
         return self.default(name)
+
+    def texts(self) -> dict[str, str]:
+        """The texts of all settings that have a value, known or not, for plug-ins."""
+        names = {*self.definition, *(name for layer, _ in self._layers() for name in layer)}
+        return {name: text for name in sorted(names) if (text := self.text(name)) is not None}
 
     def default(self, name: str) -> str | None:
         if name in self._defaults:

@@ -12,6 +12,11 @@ add.partitions.to.txn.retry.backoff.ms: How long the broker waits between two at
   transaction.
 advertised.listeners: The addresses for clients, as NAME://host:port, if they differ from the addresses that
   the broker binds. Without this setting clients get the addresses of listeners.
+allow.everyone.if.no.acl.found: Whether everybody may use a resource that no access rule is about.
+authorizer.class.name: The class that decides who may do what. Kafka's two names, which are
+  kafka.security.authorizer.AclAuthorizer and org.apache.kafka.metadata.authorizer.StandardAuthorizer, mean
+  that the access rules in the tree decide. `package.module.Class` is a Python class of your own. Without a
+  name every client that can connect may do everything.
 auto.create.topics.enable: Whether a metadata request creates topics that do not exist, if the client allows
   it.
 auto.leader.rebalance.enable: Whether the controller gives leadership back to the preferred replicas, if too
@@ -258,6 +263,8 @@ ssl.truststore.certificates: The trusted certificates as PEM text, in place of a
 ssl.truststore.location: The file of the certificates that are trusted: those of authorities or of clients.
 ssl.truststore.password: The password of the trust store; a PEM file has none.
 ssl.truststore.type: The format of the trust store: JKS, PKCS12 or PEM. Without this setting the file tells.
+super.users: Principals that may do everything whatever the access rules say, separated by semicolons:
+  User:admin;User:CN=broker,O=Tide. Brokers of a cluster need to be among them, or a rule for CLUSTER_ACTION.
 tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The broker refuses a larger batch
   before it uses the memory.
 tidelog.broker.suspicion.enable: Whether the controller moves leaderships away from a broker on its own host

@@ -14,7 +14,6 @@ alter.log.dirs.replication.quota.window.num: Windows over which the rate of move
   measured.
 alter.log.dirs.replication.quota.window.size.seconds: Length of a window of the rate of moves between data
   folders.
-authorizer.class.name: The class that decides who may do what.
 auto.include.jmx.reporter: Whether JMX shows the metrics if metric.reporters does not name its reporter.
 background.threads: Threads for work such as deleting files. Here a scheduler on the event loop does it.
 broker.heartbeat.interval.ms: How often a broker sends heartbeats to the KRaft controller.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 SERVED = """\
 advertised.listeners list null high
+allow.everyone.if.no.acl.found boolean false medium unlisted
+authorizer.class.name string "" low
 auto.create.topics.enable boolean true high
 broker.id int -1 high >=-1
 broker.id.generation.enable boolean true medium retired
@@ -107,6 +109,7 @@ socket.listen.backlog.size int 50 medium >=1
 socket.receive.buffer.bytes int -1 high kafka=102400
 socket.request.max.bytes int 104857600 high >=1
 socket.send.buffer.bytes int -1 high kafka=102400
+super.users string "" medium unlisted
 unclean.leader.election.enable boolean false high cluster-wide
 """  # noqa: E501
 
@@ -457,7 +460,6 @@ delegation.token.secret.key password null medium
 """
 
 _ACCESS = """\
-authorizer.class.name string "" low
 early.start.listeners list null high
 security.providers string null low
 """

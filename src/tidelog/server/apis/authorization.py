@@ -1,0 +1,104 @@
+"""The checks of handlers: whether the client of a request may do something.
+
+Without an authorizer everything is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.errors import ClusterAuthorizationFailed
+from tidelog.network.request import Request
+from tidelog.security.acl import CLUSTER_NAME, OPERATIONS_OF, AclOperation, AclResourceType
+from tidelog.security.authorizer import Action
+from tidelog.server.services import Services
+
+TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
+TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
+READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
+ALTER, DESCRIBE = AclOperation.ALTER, AclOperation.DESCRIBE
+CLUSTER_ACTION, IDEMPOTENT_WRITE = AclOperation.CLUSTER_ACTION, AclOperation.IDEMPOTENT_WRITE
+DESCRIBE_CONFIGS, ALTER_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
+TWO_PHASE_COMMIT = AclOperation.TWO_PHASE_COMMIT
+
+DENIED = "no access rule allows this to the client"
+"""The message of an error. It does not say whether the resource exists."""
+
+
+def is_allowed(
+    services: Services,
+    request: Request,
+    operation: AclOperation,
+    resource_type: AclResourceType,
+    name: str = CLUSTER_NAME,
+    *,
+    tell_denied: bool = True,
+    tell_allowed: bool = True,
+) -> bool:
+    """Whether the client may do the operation. `tell_...` says whether the audit names the decision."""
+    authorizer = services.authorizer
+    if authorizer is None:
+        return True
+    (allowed,) = authorizer.authorize(request, (Action(operation, resource_type, name),))
+    tell = tell_allowed if allowed else tell_denied
+    services.audit.decided(request, operation, resource_type, name, allowed, tell=tell)
+    return allowed
+
+
+def allowed_names(
+    services: Services,
+    request: Request,
+    operation: AclOperation,
+    resource_type: AclResourceType,
+    names: Iterable[str],
+    *,
+    tell_denied: bool = True,
+) -> set[str]:
+    """The names of resources on which the client may do the operation."""
+    wanted = dict.fromkeys(names)
+    authorizer = services.authorizer
+    if authorizer is None:
+        return set(wanted)
+    decisions = authorizer.authorize(request, [Action(operation, resource_type, name) for name in wanted])
+    allowed = set()
+    for name, decision in zip(wanted, decisions, strict=True):
+        services.audit.decided(
+            request, operation, resource_type, name, decision, tell=decision or tell_denied
+        )
+        if decision:
+            allowed.add(name)
+    return allowed
+
+
+def is_allowed_on_any(
+    services: Services, request: Request, operation: AclOperation, resource_type: AclResourceType
+) -> bool:
+    """Whether the client may do the operation on any resource of a type."""
+    authorizer = services.authorizer
+    if authorizer is None:
+        return True
+    allowed = authorizer.authorize_by_resource_type(request, operation, resource_type)
+    services.audit.decided(request, operation, resource_type, "*", allowed)
+    return allowed
+
+
+def check_cluster(services: Services, request: Request, operation: AclOperation) -> None:
+    """ClusterAuthorizationFailed unless the client may do the operation on the cluster."""
+    if services.authorizer is not None and not is_allowed(services, request, operation, CLUSTER):
+        raise ClusterAuthorizationFailed(f"{request.principal} may not do {operation.name} on the cluster")
+
+
+def authorized_operations(
+    services: Services, request: Request, resource_type: AclResourceType, name: str = CLUSTER_NAME
+) -> int:
+    """The operations that the client may do on a resource, one bit each."""
+    operations = OPERATIONS_OF[resource_type]
+    authorizer = services.authorizer
+    if authorizer is None:
+        return sum(1 << operation for operation in operations)
+    decisions = authorizer.authorize(
+        request, [Action(operation, resource_type, name) for operation in operations]
+    )
+    return sum(
+        1 << operation for operation, decision in zip(operations, decisions, strict=True) if decision
+    )

@@ -1,0 +1,84 @@
+"""AuditLog: who was allowed or denied what, and who changed something.
+
+The logger `tidelog.authorizer` has a line for each denied operation at INFO, for each allowed one at DEBUG.
+`on_event` gets the same as a dict, for the topic of `tidelog.audit.topic`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.security.acl import AclOperation, AclResourceType, title
+
+if TYPE_CHECKING:
+    from tidelog.network.request import Request
+
+log = logging.getLogger("tidelog.authorizer")
+
+AuditEvent = dict[str, str | int | bool | None]
+
+
+class AuditLog:
+    """Counts decisions since the start, and tells who reads the audit."""
+
+    __slots__ = ("allowed", "denied", "on_event")
+
+    def __init__(self) -> None:
+        self.allowed = 0
+        self.denied = 0
+        self.on_event: Callable[[AuditEvent], None] | None = None
+
+    @property
+    def tells_allowed(self) -> bool:
+        """Whether every allowed operation is told: then no decision is remembered."""
+        return self.on_event is not None or log.isEnabledFor(logging.DEBUG)
+
+    def decided(
+        self,
+        request: Request,
+        operation: AclOperation,
+        resource_type: AclResourceType,
+        name: str,
+        allowed: bool,
+        *,
+        tell: bool = True,
+    ) -> None:
+        """Note a decision. `tell` is False for one of many that only filter an answer."""
+        if allowed:
+            self.allowed += 1
+        else:
+            self.denied += 1
+        level = logging.DEBUG if allowed else logging.INFO
+        if not tell or not (self.on_event is not None or log.isEnabledFor(level)):
+            return
+        event: AuditEvent = {
+            "event": "allowed" if allowed else "denied",
+            **_source(request),
+            "operation": title(operation),
+            "resource": f"{title(resource_type)}:{name}",
+        }
+        log.log(level, "%s", "allowed" if allowed else "denied", extra={"fields": event})
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def changed(self, request: Request, what: str, name: str, change: str) -> None:
+        """Note a change that was made: of a topic, a setting or an access rule. No values, no secrets."""
+        if self.on_event is None and not log.isEnabledFor(logging.INFO):
+            return
+        resource = f"{what}:{name}"
+        event: AuditEvent = {"event": "changed", **_source(request), "resource": resource, "change": change}
+        log.info("changed", extra={"fields": event})
+        if self.on_event is not None:
+            self.on_event(event)
+
+
+def _source(request: Request) -> AuditEvent:
+    return {
+        "principal": request.principal,
+        "host": request.client_address,
+        "api": request.entry.name,
+        "client_id": request.client_id,
+        "listener": request.listener,
+    }
