@@ -54,7 +54,7 @@ def ask(log: SlowLog, timestamp: int) -> Answer:
         local_log=lambda _, only_leader: log, leader_epoch=0, has_uncertain_offsets=False
     )
     replicas = SimpleNamespace(partition=lambda *_: partition, scheduler=SimpleNamespace(clock=SystemClock()))
-    services = SimpleNamespace(replicas=replicas)
+    services = SimpleNamespace(authorizer=None, replicas=replicas)
     wanted = [
         ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         for index in range(PARTITIONS)

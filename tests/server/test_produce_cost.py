@@ -18,7 +18,10 @@ from tests.cluster.world import World
 from tests.storage.helpers import batch
 from tidelog.network.request import FastRequest
 from tidelog.records import loops
+from tidelog.security.acl_authorizer import AclAuthorizer
+from tidelog.server.apis.produce import transactional_key
 from tidelog.server.apis.small_produce import SmallProduces
+from tidelog.server.audit import AuditLog
 from tidelog.server.services import Services
 
 PRODUCER = 4711
@@ -29,8 +32,9 @@ class FakeChannel:
 
     has_other_requests = False
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 0) -> None:
         self.answer = b""
+        self.allowed_writes = {"t": generation, transactional_key("id"): generation}
 
     def send_now(self, taken: FastRequest, frame: bytes) -> None:
         self.answer = frame
@@ -56,7 +60,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def services(world: World) -> Services:
+def services(world: World, authorizer: AclAuthorizer | None = None) -> Services:
     def guard_now(_: str, producer_id: int, epoch: int, sequence: int, *__: object) -> object:
         log = world.replicas.partition("t", 0).leader_log()
         return log.producers.start_verification(producer_id, epoch, sequence, True, 0)
@@ -65,11 +69,19 @@ def services(world: World) -> Services:
         replicas=world.replicas,
         clock=world.scheduler.clock,
         verification=SimpleNamespace(guard_now=guard_now),
+        authorizer=authorizer,
+        audit=AuditLog(),
     )
     return cast("Services", made)
 
 
-def calls_of_one(world: World, *, idempotent: bool = False, transactional: bool = False) -> int:
+def calls_of_one(
+    world: World,
+    *,
+    idempotent: bool = False,
+    transactional: bool = False,
+    authorizer: AclAuthorizer | None = None,
+) -> int:
     """The calls, of Python and of C functions, that the tenth of ten requests takes."""
     count = 0
 
@@ -77,14 +89,15 @@ def calls_of_one(world: World, *, idempotent: bool = False, transactional: bool 
         nonlocal count
         count += event in ("call", "c_call")
 
-    produces, value = SmallProduces(services(world)), b"v" * 100
+    produces, value = SmallProduces(services(world, authorizer)), b"v" * 100
+    generation = 0 if authorizer is None else authorizer.generation
     entry = SimpleNamespace(api_version=9)
     for sequence in range(10):
         producer = (PRODUCER + transactional, 0, sequence) if idempotent or transactional else None
         data = batch(
             producer=producer, transactional=transactional, value=value, timestamp=world.scheduler.clock.ms()
         )
-        frame, channel = body(data, b"id" if transactional else None), FakeChannel()
+        frame, channel = body(data, b"id" if transactional else None), FakeChannel(generation)
         request = cast("FastRequest", (channel, entry, 1, len(frame), 0, 0))
         count = 0
         sys.setprofile(counted)
@@ -103,3 +116,22 @@ def test_idempotent_and_transactional_batches_take_few_calls_more_than_plain_one
     assert calls_of_one(world, idempotent=True) <= plain + 4
     assert calls_of_one(world, transactional=True) <= plain + 9
     assert plain <= 45
+
+
+@pytest.mark.skipif(not loops.COMPILED, reason="the interpreted twins make calls of their own")
+def test_a_remembered_decision_takes_few_calls(world: World) -> None:
+    plain = calls_of_one(world)
+    assert calls_of_one(world, authorizer=AclAuthorizer()) <= plain + 2
+
+
+def test_a_produce_without_a_remembered_decision_is_left_to_the_handler_that_asks(world: World) -> None:
+    authorizer = AclAuthorizer()
+    produces = SmallProduces(services(world, authorizer))
+    entry = SimpleNamespace(api_version=9)
+    frame = body(batch(value=b"v" * 100, timestamp=world.scheduler.clock.ms()), None)
+    channel = FakeChannel(authorizer.generation)
+    authorizer.cache.replace_all({})  # the rules changed after the decision
+    request = cast("FastRequest", (channel, entry, 1, len(frame), 0, 0))
+    assert not produces.take(request, frame, 0)
+    channel.allowed_writes["t"] = authorizer.generation
+    assert produces.take(request, frame, 0)

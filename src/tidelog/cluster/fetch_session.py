@@ -228,7 +228,7 @@ class FetchSession:
     __slots__ = (
         "_isolation_level",
         "_turns",
-        "access_generation",
+        "access",
         "closed",
         "created",
         "dirty",
@@ -265,7 +265,8 @@ class FetchSession:
         self.reads_to_log_end = False
         self._isolation_level = -1
         self._turns = 0
-        self.access_generation: int | None = None  # of the access rules that the last fetch was checked by
+        # The generation of the access rules and the connection of the last fetch that was checked.
+        self.access: tuple[int | None, str] | None = None
         for partition in wanted:
             self.want(partition)
 
@@ -298,10 +299,14 @@ class FetchSession:
             self.unwatch()
             self.dirty = dict.fromkeys(self.partitions.values())
 
-    def check_all(self, access_generation: int | None) -> None:
-        """Let the next fetch look at every partition, if access rules changed since the last one."""
-        if access_generation is None or access_generation != self.access_generation:
-            self.access_generation = access_generation
+    def check_all(self, generation: int | None, connection_id: str) -> None:
+        """Let the next fetch look at every partition, unless the last one had the same rules and client.
+
+        Otherwise a partition without news would not be checked before its records are sent.
+        """
+        access = (generation, connection_id)
+        if generation is None or access != self.access:
+            self.access = access
             self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def unwatch(self) -> None:

@@ -81,6 +81,7 @@ class Channel:
         "_reader",
         "_send",
         "_sending",
+        "allowed_reads",
         "allowed_writes",
         "client_id",
         "client_software",
@@ -123,7 +124,8 @@ class Channel:
         self.interest = READ
         self.is_exempt = False  # from the limits of the request queue
         self.is_token_authenticated = False
-        # The topics that the peer may write to, with the generation of the access rules that said so.
+        # The topics that the peer may read and write, with the generation of the access rules that said so.
+        self.allowed_reads: dict[str | bytes, int] = {}
         self.allowed_writes: dict[str, int] = {}
         self._send = sock.send
         self._batch: list[bytes] = []

@@ -87,6 +87,7 @@ class RequestSource(Protocol):
     is_token_authenticated: bool
     client_software: tuple[str, str]
     is_exempt: bool
+    allowed_reads: dict[str | bytes, int]
     allowed_writes: dict[str, int]
 
     @property

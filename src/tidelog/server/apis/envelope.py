@@ -122,6 +122,7 @@ class ForwardedSource:
         self.client_software = ("unknown", "unknown")
         self.principal = f"{principal.type}:{principal.name}"
         self.is_token_authenticated = principal.token_authenticated
+        self.allowed_reads: dict[str | bytes, int] = {}
         self.allowed_writes: dict[str, int] = {}
         self.peer = f"{address}:0"  # the client's port is not known
 

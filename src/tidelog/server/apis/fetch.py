@@ -56,6 +56,9 @@ LEADERS_FROM = 16
 RACKS_FROM = 11
 """The first version that names the rack of the consumer; consumers may read from followers from it on."""
 
+REMEMBERED_TOPICS = 1_000
+"""How many topics a connection remembers that it may read, about."""
+
 IN_ONE_GO = 1_000
 """A request with more partitions is handled in slices, between other requests."""
 
@@ -125,10 +128,14 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
 
 def _denied(services: Services, request: Request, context: FetchContext, *, is_follower: bool) -> Unknown:
     """The answers for partitions that the client may not read, except those of unknown topic ids."""
+    authorizer = services.authorizer
+    assert authorizer is not None
     if is_follower and is_allowed(services, request, CLUSTER_ACTION, CLUSTER):
         return NONE_UNKNOWN
-    if services.authorizer is not None:
-        context.session.check_all(services.authorizer.generation)
+    generation = authorizer.generation
+    context.session.check_all(generation, request.channel.connection_id)
+    if not is_follower and generation is not None and _is_remembered(services, request, context, generation):
+        return NONE_UNKNOWN
     due = context.due()
     names = {wanted.topic: _name(services, wanted.topic) for wanted in due}
     allowed: set[str] = set()
@@ -143,7 +150,29 @@ def _denied(services: Services, request: Request, context: FetchContext, *, is_f
             denied[wanted] = answer = FetchedPartition(wanted)
             answer.error = TopicAuthorizationFailed(f"{request.principal} may not read the topic")
             answer.aborted = []
+    if generation is not None and not services.audit.tells_allowed:
+        remembered = request.channel.allowed_reads
+        if len(remembered) > REMEMBERED_TOPICS:
+            remembered.clear()
+        for topic, name in names.items():
+            if name in allowed:
+                remembered[topic] = generation
     return denied
+
+
+def _is_remembered(services: Services, request: Request, context: FetchContext, generation: int) -> bool:
+    """Whether this connection remembers that it may read all topics of a fetch."""
+    session, remembered = context.session, request.channel.allowed_reads
+    topic: str | bytes | None = None
+    count = 0
+    for wanted in session.dirty if context.incremental else session.partitions.values():
+        if wanted.topic != topic:
+            topic = wanted.topic
+            count += 1
+            if remembered.get(topic, -1) != generation:
+                return False
+    services.audit.allowed += count
+    return True
 
 
 def _name(services: Services, topic: str | bytes) -> str | None:
