@@ -15,6 +15,7 @@ from tidelog.network.channel_state import (
     QUEUE_FULL,
     REQUEST_IN_PROGRESS,
     RESPONSE_PENDING,
+    THROTTLED,
     UNREADABLE,
     ChannelEvent,
     next_state,
@@ -22,16 +23,19 @@ from tidelog.network.channel_state import (
     states,
 )
 
-# A dash is an event that cannot come. R: REQUEST_IN_PROGRESS, P: RESPONSE_PENDING, Q: QUEUE_FULL.
+# A dash is an event that cannot come. R: REQUEST_IN_PROGRESS, P: RESPONSE_PENDING, Q: QUEUE_FULL,
+# T: THROTTLED.
 MUTE_GRID = """
-                     open   R    P    RP   Q    QP
-REQUEST_RECEIVED     R      -    RP   -    -    -
-REQUEST_COMPLETED    open   open P    P    Q    QP
-RESPONSE_HELD        R      R    RP   RP   -    -
-SEND_BLOCKED         P      RP   P    RP   QP   QP
-SEND_COMPLETED       -      -    open R    -    Q
-QUEUE_FILLED         Q      -    -    -    -    -
-QUEUE_DRAINED        -      -    -    -    open P
+                     open   R    P    RP   Q    QP   T    TR   TP   TRP
+REQUEST_RECEIVED     R      -    RP   -    -    -    -    -    -    -
+REQUEST_COMPLETED    open   open P    P    Q    QP   T    T    TP   TP
+RESPONSE_HELD        R      R    RP   RP   -    -    TR   TR   TRP  TRP
+SEND_BLOCKED         P      RP   P    RP   QP   QP   TP   TRP  TP   TRP
+SEND_COMPLETED       -      -    open R    -    Q    -    -    T    TR
+QUEUE_FILLED         Q      -    -    -    -    -    -    -    -    -
+QUEUE_DRAINED        -      -    -    -    open P    -    -    -    -
+THROTTLE_STARTED     T      TR   TP   TRP  -    -    -    -    -    -
+THROTTLE_ENDED       -      -    -    -    -    -    open R    P    RP
 """
 # B: BATCHED, D: DEFERRED.
 RESPONSE_GRID = """
@@ -53,14 +57,15 @@ CONDITIONS = {
     "SEND_COMPLETED": ("B", ""),
     "QUEUE_FILLED": ("BX", ""),
     "QUEUE_DRAINED": ("B", ""),
-    "BATCH_STARTED": ("RPQX", ""),
-    "RESPONSE_DEFERRED": ("RQ", ""),
+    "BATCH_STARTED": ("RPQTX", ""),
+    "RESPONSE_DEFERRED": ("RQT", ""),
     "CLOSE_STARTED": ("", "RPD"),
 }
 LETTERS = {
     "R": REQUEST_IN_PROGRESS,
     "P": RESPONSE_PENDING,
     "Q": QUEUE_FULL,
+    "T": THROTTLED,
     "B": BATCHED,
     "D": DEFERRED,
     "X": CLOSING,
@@ -68,10 +73,10 @@ LETTERS = {
 }
 # Part by part; a channel whose request queue is full has no batch.
 OPEN_STATES = (
-    *("open", "R", "P", "RP", "Q", "QP"),
-    *("B", "RB", "PB", "RPB"),
-    *("D", "RD", "PD", "RPD", "QD", "QPD"),
-    *("BD", "RBD", "PBD", "RPBD"),
+    *("open", "R", "P", "RP", "Q", "QP", "T", "TR", "TP", "TRP"),
+    *("B", "RB", "PB", "RPB", "TB", "TRB", "TPB", "TRPB"),
+    *("D", "RD", "PD", "RPD", "QD", "QPD", "TD", "TRD", "TPD", "TRPD"),
+    *("BD", "RBD", "PBD", "RPBD", "TBD", "TRBD", "TPBD", "TRPBD"),
 )
 EVERY_STATE = (*OPEN_STATES, "X", *(state + "X" for state in OPEN_STATES[1:]), "Z")
 
@@ -93,7 +98,7 @@ def parsed(grid: str) -> dict[str, dict[int, int | None]]:
 
 GRIDS = {
     event: (row, bits(part))
-    for grid, part in ((MUTE_GRID, "RPQ"), (RESPONSE_GRID, "BD"), (CLOSE_GRID, "X"))
+    for grid, part in ((MUTE_GRID, "RPQT"), (RESPONSE_GRID, "BD"), (CLOSE_GRID, "X"))
     for event, row in parsed(grid).items()
 }
 
@@ -130,7 +135,7 @@ def test_every_state_and_event_have_the_outcome_of_the_grid(event: ChannelEvent)
 
 
 def test_numbers_that_are_no_state_have_no_transition() -> None:
-    for state in set(range(-1, 2 * CLOSED)) - set(states()):
+    for state in set(range(-1, 2 * THROTTLED)) - set(states()):
         for event in ChannelEvent:
             assert state not in getattr(channel_state, event.name)
 

@@ -1,8 +1,8 @@
 """One connection: its state, and its responses, which it sends in the order of their requests.
 
 Requests come from the channel's `RequestReader`. The channel is muted while a request is in progress, a
-response is pending or the request queue is full (`channel_state`). A peer that sends or reads slowly delays
-no other connection.
+response is pending, the request queue is full or its client is over a quota (`channel_state`). A peer that
+sends or reads slowly delays no other connection.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+from tidelog.clock import TimerHandle
 from tidelog.network.channel_state import (
     BATCH_ENDED,
     BATCH_STARTED,
@@ -37,6 +38,9 @@ from tidelog.network.channel_state import (
     RESPONSE_PENDING,
     SEND_BLOCKED,
     SEND_COMPLETED,
+    THROTTLE_ENDED,
+    THROTTLE_STARTED,
+    THROTTLED,
 )
 from tidelog.network.frames import SIZE
 from tidelog.network.listener_security import ANONYMOUS
@@ -81,6 +85,7 @@ class Channel:
         "_reader",
         "_send",
         "_sending",
+        "_throttle",
         "allowed_reads",
         "allowed_writes",
         "client_id",
@@ -136,6 +141,8 @@ class Channel:
         # How many responses are deferred, and the response that waits for them.
         self._deferred = 0
         self._held: LateResponse | None = None
+        # The end of the throttle time, and who is told of it.
+        self._throttle: tuple[TimerHandle, Callable[[], None]] | None = None
         self._on_closed = on_closed
         # None when the channel is closed: the two refer to each other, and would wait for the collector.
         authenticator = None if security is None else security.authenticator(self)
@@ -541,13 +548,33 @@ class Channel:
         """The request queue has room. The reader listens again."""
         self.state = QUEUE_DRAINED[self.state]
 
+    def throttle(self, seconds: float, ended: Callable[[], None]) -> None:
+        """Read no request for so long: the client is over a quota. To be called before the response is sent.
+
+        `ended` is called when the time is over, or when the channel is closed before.
+        """
+        if self.state & CLOSED:
+            ended()
+            return
+        self.state = THROTTLE_STARTED[self.state]
+        self._throttle = (self.context.loop.schedule(seconds, self._throttle_ended), ended)
+
+    def _throttle_ended(self) -> None:
+        throttle, self._throttle = self._throttle, None
+        if throttle is None:
+            return
+        throttle[1]()
+        self.state = THROTTLE_ENDED[self.state]
+        self._resume()
+
     def _resume(self) -> None:
         """Read the next request, unless something else mutes the channel."""
         state, reader = self.state, self._reader
         if reader is None or state & (REQUEST_IN_PROGRESS | RESPONSE_PENDING):
             return
         if not state & CLOSING:
-            reader.resume()
+            if not state & THROTTLED:
+                reader.resume()
         elif not state & DEFERRED:
             self.close()
 
@@ -582,6 +609,10 @@ class Channel:
         context.loop.unregister(self.fd)
         hang_up(self.sock)
         reader.close()
+        throttle, self._throttle = self._throttle, None
+        if throttle is not None:
+            throttle[0].cancel()
+            throttle[1]()
         if context.is_full:
             context.check_limits()
         self._batch.clear()

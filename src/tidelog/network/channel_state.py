@@ -14,7 +14,7 @@ from typing import Final
 OPEN: Final = 0
 """Not muted, responses leave at once: the state in which nearly every request comes and goes."""
 
-# Why no request is read (mute state): none, one or two of these.
+# Why no request is read (mute state): none or some of these.
 REQUEST_IN_PROGRESS: Final = 1  # a request has no response yet: a handler or a purgatory has it
 RESPONSE_PENDING: Final = 2  # a response waits until the peer takes more, or until the disk has read it
 QUEUE_FULL: Final = 4  # queued.max.requests are in progress, or queued.max.request.bytes are in use
@@ -27,6 +27,9 @@ DEFERRED: Final = 16  # responses come at the end of this turn of the loop; late
 CLOSING: Final = 32  # no request is read any more; it is closed when the last response has left
 CLOSED: Final = 64
 
+# One more reason why no request is read.
+THROTTLED: Final = 128  # the client is over a quota, and waits until its throttle time is over
+
 MUTE_STATES: Final = (
     OPEN,
     REQUEST_IN_PROGRESS,
@@ -34,11 +37,15 @@ MUTE_STATES: Final = (
     REQUEST_IN_PROGRESS | RESPONSE_PENDING,
     QUEUE_FULL,
     QUEUE_FULL | RESPONSE_PENDING,
+    THROTTLED,
+    THROTTLED | REQUEST_IN_PROGRESS,
+    THROTTLED | RESPONSE_PENDING,
+    THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING,
 )
 RESPONSE_STATES: Final = (OPEN, BATCHED, DEFERRED, BATCHED | DEFERRED)
 CLOSE_STATES: Final = (OPEN, CLOSING, CLOSED)
 
-MUTED: Final = REQUEST_IN_PROGRESS | RESPONSE_PENDING | QUEUE_FULL
+MUTED: Final = REQUEST_IN_PROGRESS | RESPONSE_PENDING | QUEUE_FULL | THROTTLED
 BUSY: Final = REQUEST_IN_PROGRESS | RESPONSE_PENDING | DEFERRED
 GATHERED: Final = BATCHED | DEFERRED
 UNREADABLE: Final = MUTED | CLOSING | CLOSED
@@ -51,6 +58,7 @@ _NAMES: Final = {
     DEFERRED: "DEFERRED",
     CLOSING: "CLOSING",
     CLOSED: "CLOSED",
+    THROTTLED: "THROTTLED",
 }
 
 
@@ -62,6 +70,8 @@ class ChannelEvent(Enum):
     SEND_COMPLETED = "the response that was pending is sent"
     QUEUE_FILLED = "the request queue is full: the channel waits for its turn to read"
     QUEUE_DRAINED = "the request queue has room, and it is this channel's turn"
+    THROTTLE_STARTED = "a request is over a quota: its response leaves, and no other request is read"
+    THROTTLE_ENDED = "the throttle time is over"
     BATCH_STARTED = "another request of the same read follows the present one"
     BATCH_ENDED = "the requests of one read are handled"
     RESPONSE_DEFERRED = "a request gets its response at the end of this turn of the loop"
@@ -88,6 +98,10 @@ MUTE_TABLE: Final[Mapping[ChannelEvent, Mapping[int, int]]] = {
         REQUEST_IN_PROGRESS | RESPONSE_PENDING: RESPONSE_PENDING,
         QUEUE_FULL: QUEUE_FULL,
         QUEUE_FULL | RESPONSE_PENDING: QUEUE_FULL | RESPONSE_PENDING,
+        THROTTLED: THROTTLED,
+        THROTTLED | REQUEST_IN_PROGRESS: THROTTLED,
+        THROTTLED | RESPONSE_PENDING: THROTTLED | RESPONSE_PENDING,
+        THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING: THROTTLED | RESPONSE_PENDING,
     },
     # A request whose response is held counts as in progress, whether it was before or not.
     _E.RESPONSE_HELD: {
@@ -95,6 +109,12 @@ MUTE_TABLE: Final[Mapping[ChannelEvent, Mapping[int, int]]] = {
         REQUEST_IN_PROGRESS: REQUEST_IN_PROGRESS,
         RESPONSE_PENDING: REQUEST_IN_PROGRESS | RESPONSE_PENDING,
         REQUEST_IN_PROGRESS | RESPONSE_PENDING: REQUEST_IN_PROGRESS | RESPONSE_PENDING,
+        THROTTLED: THROTTLED | REQUEST_IN_PROGRESS,
+        THROTTLED | REQUEST_IN_PROGRESS: THROTTLED | REQUEST_IN_PROGRESS,
+        THROTTLED | RESPONSE_PENDING: THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING,
+        THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING: THROTTLED
+        | REQUEST_IN_PROGRESS
+        | RESPONSE_PENDING,
     },
     _E.SEND_BLOCKED: {
         OPEN: RESPONSE_PENDING,
@@ -103,14 +123,35 @@ MUTE_TABLE: Final[Mapping[ChannelEvent, Mapping[int, int]]] = {
         REQUEST_IN_PROGRESS | RESPONSE_PENDING: REQUEST_IN_PROGRESS | RESPONSE_PENDING,
         QUEUE_FULL: QUEUE_FULL | RESPONSE_PENDING,
         QUEUE_FULL | RESPONSE_PENDING: QUEUE_FULL | RESPONSE_PENDING,
+        THROTTLED: THROTTLED | RESPONSE_PENDING,
+        THROTTLED | REQUEST_IN_PROGRESS: THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING,
+        THROTTLED | RESPONSE_PENDING: THROTTLED | RESPONSE_PENDING,
+        THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING: THROTTLED
+        | REQUEST_IN_PROGRESS
+        | RESPONSE_PENDING,
     },
     _E.SEND_COMPLETED: {
         RESPONSE_PENDING: OPEN,
         REQUEST_IN_PROGRESS | RESPONSE_PENDING: REQUEST_IN_PROGRESS,
         QUEUE_FULL | RESPONSE_PENDING: QUEUE_FULL,
+        THROTTLED | RESPONSE_PENDING: THROTTLED,
+        THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING: THROTTLED | REQUEST_IN_PROGRESS,
     },
     _E.QUEUE_FILLED: {OPEN: QUEUE_FULL},
     _E.QUEUE_DRAINED: {QUEUE_FULL: OPEN, QUEUE_FULL | RESPONSE_PENDING: RESPONSE_PENDING},
+    # Before the response of a request. A channel that waits for its turn to read has no such request.
+    _E.THROTTLE_STARTED: {
+        OPEN: THROTTLED,
+        REQUEST_IN_PROGRESS: THROTTLED | REQUEST_IN_PROGRESS,
+        RESPONSE_PENDING: THROTTLED | RESPONSE_PENDING,
+        REQUEST_IN_PROGRESS | RESPONSE_PENDING: THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING,
+    },
+    _E.THROTTLE_ENDED: {
+        THROTTLED: OPEN,
+        THROTTLED | REQUEST_IN_PROGRESS: REQUEST_IN_PROGRESS,
+        THROTTLED | RESPONSE_PENDING: RESPONSE_PENDING,
+        THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING: REQUEST_IN_PROGRESS | RESPONSE_PENDING,
+    },
 }
 
 RESPONSE_TABLE: Final[Mapping[ChannelEvent, Mapping[int, int]]] = {
@@ -136,7 +177,7 @@ EXCLUDED: Final[Mapping[ChannelEvent, int]] = {
     _E.QUEUE_FILLED: BATCHED | CLOSING,
     _E.QUEUE_DRAINED: BATCHED,
     _E.BATCH_STARTED: MUTED | CLOSING,
-    _E.RESPONSE_DEFERRED: REQUEST_IN_PROGRESS | QUEUE_FULL,
+    _E.RESPONSE_DEFERRED: REQUEST_IN_PROGRESS | QUEUE_FULL | THROTTLED,
 }
 REQUIRED: Final[Mapping[ChannelEvent, int]] = {
     _E.RESPONSE_HELD: DEFERRED,
@@ -190,6 +231,8 @@ SEND_BLOCKED: Final = transitions(_E.SEND_BLOCKED)
 SEND_COMPLETED: Final = transitions(_E.SEND_COMPLETED)
 QUEUE_FILLED: Final = transitions(_E.QUEUE_FILLED)
 QUEUE_DRAINED: Final = transitions(_E.QUEUE_DRAINED)
+THROTTLE_STARTED: Final = transitions(_E.THROTTLE_STARTED)
+THROTTLE_ENDED: Final = transitions(_E.THROTTLE_ENDED)
 BATCH_STARTED: Final = transitions(_E.BATCH_STARTED)
 BATCH_ENDED: Final = transitions(_E.BATCH_ENDED)
 RESPONSE_DEFERRED: Final = transitions(_E.RESPONSE_DEFERRED)

@@ -107,6 +107,8 @@ class RequestSource(Protocol):
 
     def keep_frame(self, request: Request) -> None: ...
 
+    def throttle(self, seconds: float, ended: Callable[[], None]) -> None: ...
+
 
 def part_size(part: Part) -> int:
     return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.size
@@ -200,6 +202,11 @@ class Request:
         For the controller and for followers: clients may wait for them.
         """
         self.channel.is_exempt = True
+
+    def throttle(self, ms: int, ended: Callable[[], None]) -> None:
+        """Mute the connection for so long, from before the response on; `ended` is called after that."""
+        self.throttle_ns = ms * 1_000_000
+        self.channel.throttle(ms / 1000, ended)
 
     def respond(self, parts: Sequence[Part]) -> None:
         """Send a response: its header and body. The size is put before them."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import cast
 
@@ -132,6 +132,10 @@ class ForwardedSource:
 
     def keep_frame(self, request: Request) -> None:
         """The frame is part of the Envelope's body, which the request keeps."""
+
+    def throttle(self, seconds: float, ended: Callable[[], None]) -> None:
+        """The broker with the connection of the client mutes it."""
+        ended()
 
     def send_frame(self, request: Request, frame: bytes) -> None:
         self._answer(request, frame[SIZE.size :])
