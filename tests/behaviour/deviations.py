@@ -7,8 +7,6 @@ import re
 # APIs that are not announced.
 NOT_SERVED: dict[str, str] = {
     "DescribeAcls": "there is no authorizer yet",
-    "DescribeClientQuotas": "quotas are not served yet",
-    "AlterClientQuotas": "quotas are not served yet",
     "GetTelemetrySubscriptions": "metrics of clients are not collected",
 }
 

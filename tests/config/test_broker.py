@@ -216,6 +216,7 @@ PYTHON_TYPES = {
     ConfigType.DOUBLE: float,
     ConfigType.LIST: tuple[str, ...],
     ConfigType.STRING: str,
+    ConfigType.CLASS: str,
 }
 MADE_OF_SEVERAL = {
     "cluster",

@@ -43,6 +43,7 @@ from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
 from tidelog.server.forwarding import ForwardingManager
+from tidelog.server.quota.quota_managers import QuotaManagers
 from tidelog.server.services import Services
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.log_manager import LogManager
@@ -105,7 +106,7 @@ class Controller:
         return self.moving
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False, quota: object = None
     ) -> list[TopicResult]:
         if self.moves_on:
             return [TopicResult(topic.name, error=NotController("no longer")) for topic in topics]
@@ -188,6 +189,7 @@ class ClusterBroker:
             sessions=FetchSessionCache(loop.clock, 100),
             metadata=metadata,
             controller=self.controller,
+            quotas=QuotaManagers(loop.clock),
             groups=groups,
             transactions=SimpleNamespace(
                 local_markers=LocalMarkers(replicas, loop, lambda: groups.runtime, lambda: 1000)

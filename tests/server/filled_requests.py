@@ -359,6 +359,19 @@ CASES: dict[ApiKey, Fields | Callable[[FilledRequests, int], Fields]] = {
         ]
     },
     ApiKey.DELETE_ACLS: {"filters": [ANY_ACL]},
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: {
+        "components": [{"entity_type": "user", "match_type": 0, "match": "filled"}],
+        "strict": True,
+    },
+    ApiKey.ALTER_CLIENT_QUOTAS: {
+        "entries": [
+            {
+                "entity": [{"entity_type": "user", "entity_name": "filled"}],
+                "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+            }
+        ],
+        "validate_only": True,
+    },
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "t"}], "response_partition_limit": 100},
 }
 
@@ -381,4 +394,5 @@ BARE_ANSWERS = {
     ApiKey.END_TXN,
     ApiKey.LEAVE_GROUP,
     ApiKey.LIST_CONFIG_RESOURCES,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
 }

@@ -22,6 +22,7 @@ from tidelog.security.acl_authorizer import AclAuthorizer
 from tidelog.server.apis.produce import transactional_key
 from tidelog.server.apis.small_produce import SmallProduces
 from tidelog.server.audit import AuditLog
+from tidelog.server.quota.quota_managers import QuotaManagers
 from tidelog.server.services import Services
 
 PRODUCER = 4711
@@ -68,6 +69,7 @@ def services(world: World, authorizer: AclAuthorizer | None = None) -> Services:
     made = SimpleNamespace(
         replicas=world.replicas,
         clock=world.scheduler.clock,
+        quotas=QuotaManagers(world.scheduler.clock),
         verification=SimpleNamespace(guard_now=guard_now),
         authorizer=authorizer,
         audit=AuditLog(),

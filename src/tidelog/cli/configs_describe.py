@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from math import floor, isfinite, log10
 from typing import TYPE_CHECKING
 
 import click
@@ -149,11 +151,20 @@ def describe_quotas(admin: Admin, entities: list[Named], output: str) -> None:
             f"the default {QUOTA_WORDS[part]}" if named is None else f"{QUOTA_WORDS[part]} '{named}'"
             for part, named in ordered
         )
-        listed = ", ".join(f"{key}={value}" for key, value in sorted(values.items()))
+        listed = ", ".join(f"{key}={java_double(value)}" for key, value in sorted(values.items()))
         click.echo(f"Quota configs for {words} are {listed}")
     for user, found in sorted(passwords.items()):
         listed = ", ".join(f"{mechanism}=iterations={count}" for mechanism, count in found)
         click.echo(f"SCRAM credential configs for user-principal '{user}' are {listed}")
+
+
+def java_double(value: float) -> str:
+    """A number as Java prints it: from ten million on, and below a thousandth, with an exponent."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7 or not isfinite(value):
+        return str(value)
+    exponent = floor(log10(abs(value)))
+    digits = Decimal(repr(value)).scaleb(-exponent).normalize()
+    return f"{digits:f}{'' if digits % 1 else '.0'}E{exponent}"
 
 
 def component(kind: str, name: str | None) -> QuotaComponent:

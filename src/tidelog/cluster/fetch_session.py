@@ -462,6 +462,19 @@ class FetchSessionCache:
         self._sessions[session_id] = session
         return session
 
+    def throttled(self, context: FetchContext, answers: Iterable[FetchedPartition]) -> None:
+        """The fetcher is over its quota, and does not get these answers: the next fetch includes them again.
+
+        As in Kafka, the session of a full fetch ends: the fetcher cannot know its partitions.
+        """
+        session = context.session
+        if not context.incremental:
+            self._drop(session.session_id)
+        elif not context.error:
+            for answer in answers:
+                answer.wanted.high_watermark = -1
+                session.dirty[answer.wanted] = None
+
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:

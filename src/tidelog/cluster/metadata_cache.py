@@ -39,6 +39,8 @@ class MetadataCache:
         self.topics_deleted: TopicsDeleted | None = None
         # Called after an update of the controller with other live brokers.
         self.brokers_changed: Callable[[], None] | None = None
+        # Called with every snapshot.
+        self.on_update: Callable[[ClusterState], None] | None = None
         # The live brokers that are no leaders for clients, because this broker lost its connection to them.
         self.hidden_leaders: Callable[[], Set[int]] = frozenset
 
@@ -90,3 +92,5 @@ class MetadataCache:
             self._has_brokers.set()
         if deleted and self.topics_deleted is not None:
             self.topics_deleted(deleted)
+        if self.on_update is not None:
+            self.on_update(state)

@@ -30,6 +30,7 @@ from tidelog.controller.interface import (
     ConfigRules,
     DeletedTopic,
     ElectionType,
+    MutationQuota,
     NewPartitions,
     NewTopic,
     PartitionsResult,
@@ -310,7 +311,12 @@ class ClusterController:
     # --- requests of clients
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        quota: MutationQuota | None = None,
     ) -> list[TopicResult]:
         """Create topics independently of each other; one result for each name, in the order of the request.
 
@@ -323,7 +329,9 @@ class ClusterController:
                 results = await self._call(
                     ControllerState.TOPIC_CHANGE,
                     "CreateTopics",
-                    lambda active: active.admin.create_topics(topics, validate_only=validate_only),
+                    lambda active: active.admin.create_topics(
+                        topics, validate_only=validate_only, quota=quota
+                    ),
                 )
                 if not validate_only:
                     await self._brokers_told([result.name for result in results if result.error is None])
@@ -333,7 +341,12 @@ class ClusterController:
         return results
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False, timeout: float | None = None
+        self,
+        topics: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        quota: MutationQuota | None = None,
     ) -> list[PartitionsResult]:
         """Add partitions to topics, independently of each other; `timeout` is as in `create_topics`."""
         results = [PartitionsResult(name) for name in dict.fromkeys(topic.name for topic in topics)]
@@ -342,7 +355,9 @@ class ClusterController:
                 results = await self._call(
                     ControllerState.TOPIC_CHANGE,
                     "CreatePartitions",
-                    lambda active: active.admin.create_partitions(topics, validate_only=validate_only),
+                    lambda active: active.admin.create_partitions(
+                        topics, validate_only=validate_only, quota=quota
+                    ),
                 )
                 if not validate_only:
                     await self._brokers_told([result.name for result in results if result.error is None])
@@ -352,7 +367,11 @@ class ClusterController:
         return results
 
     async def delete_topics(
-        self, topics: Sequence[TopicToDelete], *, timeout: float | None = None
+        self,
+        topics: Sequence[TopicToDelete],
+        *,
+        timeout: float | None = None,
+        quota: MutationQuota | None = None,
     ) -> list[DeletedTopic]:
         """Delete topics independently of each other.
 
@@ -365,7 +384,7 @@ class ClusterController:
                 results = await self._call(
                     ControllerState.TOPIC_DELETION,
                     "DeleteTopics",
-                    lambda active: active.admin.delete_topics(topics),
+                    lambda active: active.admin.delete_topics(topics, quota),
                 )
                 await self._brokers_told()
         except TimeoutError:

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from tidelog.errors import KafkaError
-from tidelog.metadata.paths import entity_path
+from tidelog.metadata.paths import decode_name, entity_path
 from tidelog.metadata.state import ClusterState, PartitionState
 
 ZERO_ID = bytes(16)
@@ -83,16 +83,26 @@ class ConfigEntity(NamedTuple):
     """An entity with settings: ConfigEntity(ConfigKind.TOPIC, "demo").
 
     The default entity of a kind has the name "<default>" (tidelog.metadata.state.DEFAULT_ENTITY), in requests
-    an empty name.
+    an empty name. A user may have settings for one client id: `client` is its name, or "<default>".
     """
 
     kind: str
     name: str
+    client: str | None = None
 
     @property
     def path(self) -> str:
         """Its path below /config, the key in ClusterState.entity_configs."""
+        if self.client is not None:
+            return entity_path(self.kind, self.name, ConfigKind.CLIENT, self.client)
         return entity_path(self.kind, self.name)
+
+    @classmethod
+    def at(cls, path: str) -> ConfigEntity:
+        """The entity with this path below /config."""
+        kind, *names = path.split("/")
+        client = decode_name(names[2]) if len(names) == 3 and names[1] == ConfigKind.CLIENT else None
+        return cls(kind, decode_name(names[0]) if names else "", client)
 
 
 class ConfigRules(Protocol):
@@ -179,6 +189,13 @@ class PartitionsResult:
     error: KafkaError | None = None
 
 
+class MutationQuota(Protocol):
+    """Limits how many partitions a client creates and deletes."""
+
+    def record(self, partitions: int) -> None:
+        """Count partitions that are to be created or deleted. ThrottlingQuotaExceeded if they must not be."""
+
+
 class ElectionType(IntEnum):
     """The election types of ElectLeaders."""
 
@@ -190,18 +207,28 @@ class Controller(Protocol):
     """Changes topics and settings for clients."""
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[TopicResult]:
         """Create topics independently of each other; one result for each name, in the order of the request.
 
         With `validate_only` the results are the same, but nothing is created.
         """
 
-    async def delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
+    async def delete_topics(
+        self, topics: Sequence[TopicToDelete], *, quota: MutationQuota | None = None
+    ) -> list[DeletedTopic]:
         """Delete topics with their data, independently of each other."""
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[PartitionsResult]:
         """Add partitions to topics, independently of each other."""
 
@@ -222,3 +249,6 @@ class Controller(Protocol):
 
         `after` makes the new settings of the present ones, or raises a KafkaError. It may be called twice.
         """
+
+    async def entity_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """The settings of all entities but topics, as the tree has them (ClusterState.entity_configs)."""

@@ -20,6 +20,7 @@ from tidelog.controller.interface import (
     ConfigKind,
     ConfigRules,
     DeletedTopic,
+    MutationQuota,
     NewPartitions,
     NewTopic,
     PartitionsResult,
@@ -80,6 +81,7 @@ class Planner:
     settings: ControllerSettings
     rules: ConfigRules
     rng: random.Random
+    quota: MutationQuota | None = None
 
     # --- making topics
 
@@ -97,6 +99,7 @@ class Planner:
                     raise InvalidRequest(f"Topic '{topic.name}' is in the request more than once.")
                 validation.check_total(partitions)
                 state = self._topic(topic, flat_names)
+                self._record(len(state.partitions))
             except KafkaError as error:
                 results[topic.name] = TopicResult(topic.name, error=error)
                 continue
@@ -104,6 +107,10 @@ class Planner:
             counts = len(state.partitions), state.replication_factor
             results[topic.name] = TopicResult(topic.name, state.topic_id, None, *counts, dict(state.configs))
         return list(results.values()), made
+
+    def _record(self, partitions: int) -> None:
+        if self.quota is not None:
+            self.quota.record(partitions)
 
     def _topic(self, topic: NewTopic, flat_names: Mapping[str, str]) -> TopicState:
         validation.check_new_name(topic.name, self.state.topics, self.deleting, flat_names)
@@ -145,7 +152,9 @@ class Planner:
             try:
                 if times[topic.name] > 1:
                     raise InvalidRequest(f"Topic '{topic.name}' is in the request more than once.")
-                grown.append(self._grown(topic))
+                state = self._grown(topic)
+                self._record(len(state.partitions) - len(self.state.topics[topic.name].partitions))
+                grown.append(state)
                 results[topic.name] = PartitionsResult(topic.name)
             except KafkaError as error:
                 results[topic.name] = PartitionsResult(topic.name, error)
@@ -192,6 +201,7 @@ class Planner:
             key = topic.name, topic.topic_id
             try:
                 checked = self._deletable(topic, state, asked[key] > 1 or _is_twice(state, times))
+                self._record(len(checked.partitions))
             except KafkaError as error:
                 results[key] = DeletedTopic(topic.name, topic.topic_id, error)
                 continue

@@ -29,6 +29,7 @@ from tidelog.controller.interface import (
     DeletedTopic,
     EntityConfigListener,
     LogsOfTopic,
+    MutationQuota,
     NewPartitions,
     NewTopic,
     PartitionHost,
@@ -195,12 +196,18 @@ class SingleController:
     # --- making topics
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[TopicResult]:
-        return await self._one_at_a_time(self._create_topics(topics, validate_only))
+        return await self._one_at_a_time(self._create_topics(topics, validate_only, quota))
 
-    async def _create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[TopicResult]:
-        results, made = await finished(self._planner().topics(topics))
+    async def _create_topics(
+        self, topics: Sequence[NewTopic], validate_only: bool, quota: MutationQuota | None
+    ) -> list[TopicResult]:
+        results, made = await finished(self._planner(None if validate_only else quota).topics(topics))
         if not validate_only and made:
             error = await self._write(lambda: self._store.create_topics(made))
             if error is not None:
@@ -213,11 +220,15 @@ class SingleController:
 
     # --- deleting topics
 
-    async def delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
-        return await self._one_at_a_time(self._delete_topics(topics))
+    async def delete_topics(
+        self, topics: Sequence[TopicToDelete], *, quota: MutationQuota | None = None
+    ) -> list[DeletedTopic]:
+        return await self._one_at_a_time(self._delete_topics(topics, quota))
 
-    async def _delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
-        results, doomed = await finished(self._planner().deletions(topics))
+    async def _delete_topics(
+        self, topics: Sequence[TopicToDelete], quota: MutationQuota | None
+    ) -> list[DeletedTopic]:
+        results, doomed = await finished(self._planner(quota).deletions(topics))
         if not doomed:
             return results
         names = [topic.name for topic in doomed]
@@ -267,14 +278,18 @@ class SingleController:
     # --- more partitions
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[PartitionsResult]:
-        return await self._one_at_a_time(self._create_partitions(topics, validate_only))
+        return await self._one_at_a_time(self._create_partitions(topics, validate_only, quota))
 
     async def _create_partitions(
-        self, topics: Sequence[NewPartitions], validate_only: bool
+        self, topics: Sequence[NewPartitions], validate_only: bool, quota: MutationQuota | None
     ) -> list[PartitionsResult]:
-        results, grown = await finished(self._planner().growth(topics))
+        results, grown = await finished(self._planner(None if validate_only else quota).growth(topics))
         if validate_only or not grown:
             return results
         error = await self._write(lambda: self._store.add_partitions(grown))
@@ -341,6 +356,9 @@ class SingleController:
         if configs != present:
             await self._changed(lambda: self._store.write_config(entity_path, configs))
             self._publish(self._state.with_entity_configs(entity_path, configs))
+
+    async def entity_configs(self) -> Mapping[str, Mapping[str, str]]:
+        return self._state.entity_configs
 
     def _present_configs(self, entity: ConfigEntity) -> Mapping[str, str]:
         if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):
@@ -464,8 +482,8 @@ class SingleController:
         if self._host is not None:
             self._host.metadata_changed(state)
 
-    def _planner(self) -> Planner:
-        return Planner(self._state, self._deleting.keys(), self.settings, self._rules, self._rng)
+    def _planner(self, quota: MutationQuota | None) -> Planner:
+        return Planner(self._state, self._deleting.keys(), self.settings, self._rules, self._rng, quota)
 
     async def _one_at_a_time(self, change: Coroutine[object, object, T]) -> T:
         """Make a change after the earlier ones. It is completed even if the caller is cancelled."""

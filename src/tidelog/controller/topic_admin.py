@@ -12,6 +12,7 @@ from dataclasses import replace
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.interface import (
     DeletedTopic,
+    MutationQuota,
     NewPartitions,
     NewTopic,
     PartitionsResult,
@@ -89,13 +90,15 @@ class TopicAdmin:
         self._context = term.context
         self._topics = topics
 
-    def _planner(self) -> Planner:
+    def _planner(self, quota: MutationQuota | None) -> Planner:
         deleting = self._context.topics_to_be_deleted.keys()
         parts = self._term.parts
-        return Planner(ContextView(self._context), deleting, parts.settings, parts.rules, parts.rng)
+        return Planner(ContextView(self._context), deleting, parts.settings, parts.rules, parts.rng, quota)
 
-    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool) -> list[TopicResult]:
-        results, made = await in_turns(self._planner().topics(topics))
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool, quota: MutationQuota | None = None
+    ) -> list[TopicResult]:
+        results, made = await in_turns(self._planner(None if validate_only else quota).topics(topics))
         if validate_only or not made:
             return results
         refused = await self._term.store.create_topics(made)
@@ -108,9 +111,9 @@ class TopicAdmin:
         ]
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool
+        self, topics: Sequence[NewPartitions], *, validate_only: bool, quota: MutationQuota | None = None
     ) -> list[PartitionsResult]:
-        results, grown = await in_turns(self._planner().growth(topics))
+        results, grown = await in_turns(self._planner(None if validate_only else quota).growth(topics))
         errors: dict[str, KafkaError] = {
             topic.name: ReassignmentInProgress(
                 f"A partition reassignment is in progress for the topic '{topic.name}'."
@@ -139,8 +142,10 @@ class TopicAdmin:
             await self._topics.add_planned_partitions(added)
         return {name: UnknownServerError(f"The topic cannot be written: {e}") for name, e in refused.items()}
 
-    async def delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
-        results, doomed = await in_turns(self._planner().deletions(topics))
+    async def delete_topics(
+        self, topics: Sequence[TopicToDelete], quota: MutationQuota | None = None
+    ) -> list[DeletedTopic]:
+        results, doomed = await in_turns(self._planner(quota).deletions(topics))
         names = [topic.name for topic in doomed]
         if names:
             await self._term.store.mark_for_deletion(names)

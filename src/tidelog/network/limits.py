@@ -5,11 +5,17 @@ ConnectionQuotas only counts. Acceptors ask it before they accept, and report co
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.metrics.sampled import Rate, SampleConfig
+
 UNLIMITED: Final = 2**31 - 1
+
+MOST_ADDRESSES: Final = 10_000
+"""With so many addresses, those without a connection in the last windows are forgotten."""
 
 
 @dataclass(slots=True)
@@ -31,6 +37,7 @@ class NetworkLimits:
     max_connections_per_ip: int = UNLIMITED
     max_connections_per_ip_overrides: dict[str, int] = field(default_factory=dict)
     max_connection_creation_rate: int = UNLIMITED
+    quota_windows: SampleConfig = field(default_factory=SampleConfig)
     connections_max_idle_ms: int = 600_000
     socket_send_buffer_bytes: int = -1
     socket_receive_buffer_bytes: int = -1
@@ -62,6 +69,51 @@ class RateLimit:
         self._tokens -= 1.0
 
 
+class AddressRates:
+    """connection_creation_rate of addresses: how many connections a second each of them may open."""
+
+    def __init__(self, windows: SampleConfig) -> None:
+        self._windows = windows
+        self._limits: dict[str, int] = {}
+        self._default: int | None = None
+        self._rates: dict[str, Rate] = {}
+
+    def set(self, addresses: list[str] | None, rate: int | None) -> None:
+        """Set the limit of addresses, for None of all others; a rate of None removes it."""
+        if addresses is None:
+            self._default = rate
+        for address in addresses or ():
+            self._rates.pop(address, None)
+            if rate is None:
+                self._limits.pop(address, None)
+            else:
+                self._limits[address] = rate
+        if self._default is None and not self._limits:
+            self._rates.clear()
+
+    def throttle(self, address: str, now: float) -> float:
+        """Count a connection; returns the seconds after which it is to be closed, 0 if it is allowed."""
+        limit = self._limits.get(address, self._default)
+        if limit is None:
+            return 0.0
+        now_ms = int(now * 1000)
+        if len(self._rates) >= MOST_ADDRESSES:
+            self._forget_idle(now_ms)
+        rate = self._rates.get(address)
+        if rate is None:
+            rate = self._rates[address] = Rate(self._windows)
+        rate.record(1.0, now_ms)
+        measured = rate.measure(now_ms)
+        if measured <= limit:
+            return 0.0
+        rate.record(-1.0, now_ms)
+        wait_ms = (measured - limit) / limit * rate.window_ms(now_ms) if limit else math.inf
+        return min(round(wait_ms), self._windows.window_ms) / 1000
+
+    def _forget_idle(self, now_ms: int) -> None:
+        self._rates = {address: rate for address, rate in self._rates.items() if rate.measure(now_ms) > 0}
+
+
 class ConnectionQuotas:
     """Counts the open connections of the broker, of each listener and of each address.
 
@@ -76,6 +128,7 @@ class ConnectionQuotas:
         self.by_listener: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
         self._rates: dict[str, RateLimit] = {}
+        self.addresses = AddressRates(limits.quota_windows)
         self.update(limits, now)
 
     def update(self, limits: NetworkLimits, now: float) -> None:

@@ -159,6 +159,8 @@ class SocketServer:
         self.handshakes: dict[int, TlsHandshake] = {}
         self._raw = memoryview(bytearray(RAW_BYTES if self.security else 0))
         self._failures = AuthenticationLog()
+        # Connections of addresses that open too many: they are closed later.
+        self._refused: dict[socket.socket, TimerHandle] = {}
         self._connections = 0
         self._idle_order: list[tuple[int, int, Channel]] = []
         self._idle_timer: TimerHandle | None = None
@@ -210,6 +212,10 @@ class SocketServer:
                 log.warning("%d requests were not answered before closing", len(self.channels))
         for channel in list(self.channels.values()):
             channel.close()
+        for sock, timer in self._refused.items():
+            timer.cancel()
+            hang_up(sock)
+        self._refused.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -226,6 +232,20 @@ class SocketServer:
             pass
         self._resume_acceptors()
         self._check_idle()
+
+    def set_connection_rate(self, host: str | None, rate: int | None) -> None:
+        """How many connections a second an address may open; for None every address without an own limit."""
+        if host is None:
+            self.quotas.addresses.set(None, rate)
+            return
+
+        def found(addresses: list[str] | None, error: BaseException | None) -> None:
+            if addresses is None:
+                log.error("connection_creation_rate of %s is not applied: %s", host, error)
+            else:
+                self.quotas.addresses.set(addresses, rate)
+
+        self.loop.run_blocking(partial(_addresses, host), found)
 
     def refresh_log_level(self) -> None:
         """Apply a changed level of the request log."""
@@ -244,6 +264,13 @@ class SocketServer:
                 self.quotas.limit_of(host),
             )
             sock.close()
+            return
+        delay = self.quotas.addresses.throttle(host, self.loop.time())
+        if delay > 0:
+            # As in Kafka: the connection is closed later, so that its client does not come back at once.
+            log.info("closing a connection of %s in %d ms (connection_creation_rate)", host, delay * 1000)
+            self.quotas.forget(listener, host)
+            self._refused[sock] = self.loop.schedule(delay, partial(self._close_refused, sock))
             return
         sock.setblocking(False)
         self._connections += 1
@@ -311,6 +338,10 @@ class SocketServer:
     def _forget_handshake(self, handshake: TlsHandshake) -> None:
         del self.handshakes[handshake.fd]
         self._forget_connection(handshake.listener, handshake.peer)
+
+    def _close_refused(self, sock: socket.socket) -> None:
+        del self._refused[sock]
+        hang_up(sock)
 
     def _forget_channel(self, channel: Channel) -> None:
         del self.channels[channel.fd]
@@ -487,6 +518,10 @@ class ShareOfTime:
             self._share = min(1.0, (spent - self._spent) / (now - self._at))
             self._at, self._spent = now, spent
         return self._share
+
+
+def _addresses(host: str) -> list[str]:
+    return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None)})
 
 
 def _processor(listener: str) -> tuple[tuple[str, str], ...]:

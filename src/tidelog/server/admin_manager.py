@@ -19,6 +19,7 @@ from tidelog.controller.interface import (
     ConfigKind,
     ConfigRules,
     DeletedTopic,
+    MutationQuota,
     NewPartitions,
     NewTopic,
     PartitionsResult,
@@ -60,28 +61,44 @@ class AdminManager:
         self._timeout = timeout
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        quota: MutationQuota | None = None,
     ) -> list[TopicResult]:
         try:
-            return await self._controller.create_topics(topics, validate_only=validate_only, timeout=timeout)
+            return await self._controller.create_topics(
+                topics, validate_only=validate_only, timeout=timeout, quota=quota
+            )
         except NotController as error:
             names = dict.fromkeys(topic.name for topic in topics)
             return [TopicResult(name, error=error) for name in names]
 
     async def delete_topics(
-        self, topics: Sequence[TopicToDelete], *, timeout: float | None = None
+        self,
+        topics: Sequence[TopicToDelete],
+        *,
+        timeout: float | None = None,
+        quota: MutationQuota | None = None,
     ) -> list[DeletedTopic]:
         try:
-            return await self._controller.delete_topics(topics, timeout=timeout)
+            return await self._controller.delete_topics(topics, timeout=timeout, quota=quota)
         except NotController as error:
             return [DeletedTopic(topic.name, topic.topic_id, error) for topic in topics]
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False, timeout: float | None = None
+        self,
+        topics: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        quota: MutationQuota | None = None,
     ) -> list[PartitionsResult]:
         try:
             return await self._controller.create_partitions(
-                topics, validate_only=validate_only, timeout=timeout
+                topics, validate_only=validate_only, timeout=timeout, quota=quota
             )
         except NotController as error:
             return [PartitionsResult(topic.name, error) for topic in topics]
@@ -137,6 +154,15 @@ class AdminManager:
         await self._store.change_config(entity.path, wanted)
         if not validate_only:
             await self._listener.refresh(entity.path)
+
+    async def entity_configs(self) -> Mapping[str, Mapping[str, str]]:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._store.read_entity_configs()
+        except TreeUnavailable as error:
+            raise KafkaStorageError(f"The tree cannot be read: {error}") from error
+        except TimeoutError:
+            raise RequestTimedOut("The tree cannot be read: ZooKeeper does not answer.") from None
 
     def _check(self, entity: ConfigEntity) -> None:
         if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):

@@ -30,6 +30,7 @@ from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
 from tidelog.metadata.nodes import BadNode
+from tidelog.metadata.state import ClusterState
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.loop import BrokerLoop
@@ -50,12 +51,16 @@ from tidelog.server.membership import Membership
 from tidelog.server.metrics import BrokerMetrics
 from tidelog.server.part_settings import (
     cleaner_settings,
+    controller_quota_windows,
     intervals,
     move_settings,
     network_limits,
+    quota_windows,
 )
 from tidelog.server.platform import Platform, RealPlatform
 from tidelog.server.producer_ids import ProducerIds
+from tidelog.server.quota.callback import load_callback
+from tidelog.server.quota.quota_managers import QuotaManagers
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.server.stale_tree import StaleTree
@@ -114,6 +119,7 @@ class Broker(LogManagerListener):
         self._server: SocketServer | None = None
         self._router: Router | None = None
         self._producer_ids: ProducerIds | None = None
+        self._quotas: QuotaManagers | None = None
         self._topic_creation: AutoTopicCreation | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._identities: list[MetaProperties] = []
@@ -139,10 +145,12 @@ class Broker(LogManagerListener):
                 self.config.assume_broker_id(self.broker_id)
             logs.log_dirs.claim(identity.cluster_id, self.broker_id)
             metadata = MetadataCache(identity.cluster_id)
-            dynamic.load(await membership.load(metadata, logs), self.broker_id)
+            stored = await membership.load(metadata, logs)
+            dynamic.load(stored, self.broker_id)
             logs.recovery_threads.per_log_dir = self.config.num_recovery_threads_per_data_dir
             self._loop.set_io_threads(self.config.num_io_threads)
-            services = self._assemble(logs, metadata, membership, dynamic)
+            self._quotas = self._make_quotas()
+            services = self._assemble(logs, metadata, membership, dynamic, self._quotas)
             if self.config.needs_security:
                 from tidelog.server.broker_security import BrokerSecurity
 
@@ -150,6 +158,7 @@ class Broker(LogManagerListener):
                 await self._security.start(services, membership)
             await self._start_authorizer(services, membership)
             self._server = server = self._bind(services)
+            self._follow_quotas(services, server, stored)
             self._metrics_server = metrics_server = await self._bind_metrics()
             topics = dynamic.topics
             membership.check_folders(logs)
@@ -224,7 +233,12 @@ class Broker(LogManagerListener):
         return EmbeddedMembership(self.config, dynamic, self._clock, self._platform)
 
     def _assemble(
-        self, logs: LogManager, metadata: MetadataCache, membership: Membership, dynamic: DynamicConfig
+        self,
+        logs: LogManager,
+        metadata: MetadataCache,
+        membership: Membership,
+        dynamic: DynamicConfig,
+        quotas: QuotaManagers,
     ) -> Services:
         worker = self._platform.append_worker(self._loop)
         replicas = ReplicaManager(self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry))
@@ -275,6 +289,7 @@ class Broker(LogManagerListener):
             metrics=BrokerMetrics(
                 self.registry, replicas, sessions, metadata, lambda: self.state, self._clock.ms()
             ),
+            quotas=quotas,
             auto_create_topic=topic_creation.create,
             apis=self._apis(),
             supported_features=SUPPORTED_FEATURES,
@@ -302,6 +317,25 @@ class Broker(LogManagerListener):
             raise StartFailed(str(error)) from error
         services.authorizer = authorizer
         self.registry.collect(AuthorizerMetrics(authorizer, services.audit).families)
+
+    def _make_quotas(self) -> QuotaManagers:
+        config = self.config
+        name = config.client_quota_callback_class
+        try:
+            callback = None if name is None else load_callback(name, config.public_texts())
+        except ConfigError as error:
+            raise StartFailed(str(error)) from error
+        return QuotaManagers(self._clock, quota_windows(config), controller_quota_windows(config), callback)
+
+    def _follow_quotas(self, services: Services, server: SocketServer, stored: ClusterState) -> None:
+        """Apply the quotas of the tree, and their changes from now on."""
+        quotas = services.quotas
+        quotas.set_connection_rate = server.set_connection_rate
+        services.dynamic_config.on_quota_change = quotas.entity_changed
+        quotas.load(stored.entity_configs)
+        if self.config.client_quota_callback_class is not None:
+            services.metadata.on_update = quotas.metadata_changed
+        self.registry.collect(quotas.families)
 
     def _apis(self) -> dict[int, Api]:
         """The served APIs; if two-phase commits are enabled, with their version of InitProducerId."""
@@ -511,6 +545,8 @@ class Broker(LogManagerListener):
             await self._metrics_server.close()
         if self._security is not None:
             await self._security.close()
+        if self._quotas is not None:
+            self._quotas.close()
         if self._membership is not None:
             await self._membership.resign()
         if self._replicas is not None:

@@ -13,6 +13,7 @@ from tidelog.server.config.broker import BrokerConfig, key_of
 from tidelog.server.config.changes import ConfigOp, check_broker
 from tidelog.server.config.group import GroupConfigs
 from tidelog.server.config.loggers import BrokerLoggers
+from tidelog.server.config.quotas import QUOTA_KINDS, check_quotas
 from tidelog.server.config.topic import TopicConfigs
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class DynamicConfig:
         self.topics = TopicConfigs(broker)
         self.groups = GroupConfigs(broker)
         self.loggers = BrokerLoggers()
+        # Called with the settings of users, clients and addresses, by path below /config.
+        self.on_quota_change: Callable[[str, dict[str, str]], None] | None = None
         # Called after a log level changed: the network caches whether it logs requests.
         self.on_level_change: Callable[[], None] | None = None
         # Set when the listeners are made; None without TLS.
@@ -46,6 +49,8 @@ class DynamicConfig:
             self._check_tls(trial)
         elif entity.kind == ConfigKind.GROUP:
             self.groups.validate(overrides)
+        elif entity.kind in QUOTA_KINDS:
+            check_quotas(entity.kind, overrides)
         else:
             raise InvalidRequest(f"settings of {entity.kind} are not served")
 
@@ -64,8 +69,8 @@ class DynamicConfig:
                 raise InvalidRequest(str(error)) from None
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
-        if entity.kind == ConfigKind.GROUP:
-            return None  # groups have no lists
+        if entity.kind == ConfigKind.GROUP or entity.kind in QUOTA_KINDS:
+            return None  # they have no lists
         topic = entity.kind == ConfigKind.TOPIC
         key = self.topics.definition.get(name) if topic else key_of(name)
         if key is None or key.type is not ConfigType.LIST:
@@ -82,6 +87,8 @@ class DynamicConfig:
                 self.broker.set_dynamic(broker=overrides)
             if self.tls is not None:
                 self.tls.update()
+        elif entity.kind in QUOTA_KINDS and self.on_quota_change is not None:
+            self.on_quota_change(entity.path, overrides)
 
     def load(self, state: ClusterState, broker_id: int) -> None:
         """Apply the settings that were stored before this start."""

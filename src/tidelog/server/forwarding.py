@@ -28,6 +28,9 @@ from tidelog.server.controller_channel import ControllerChannel
 
 _log = logging.getLogger("tidelog.server.forwarding")
 
+Respond = Callable[[Request, bytes], None]
+"""Answers a request with the answer of the controller (Router._forwarded)."""
+
 Failed = Callable[[Request, Exception], None]
 """Answers a request with an error, or closes its connection (Router.failed)."""
 
@@ -50,7 +53,7 @@ class ForwardingManager:
         """Whether another of our brokers is the controller."""
         return not self._is_active() and self._is_possible()
 
-    def forward(self, request: Request, handle_here: Handler, failed: Failed) -> None:
+    def forward(self, request: Request, handle_here: Handler, respond: Respond, failed: Failed) -> None:
         """Answer a request with the controller's answer.
 
         If no controller takes it, `handle_here` makes the answer with NOT_CONTROLLER in the form of the
@@ -62,13 +65,18 @@ class ForwardingManager:
             client_host_address=_address(request.channel.peer),
         )
         request.waiting()  # does not count as in progress: the controller may wait for this broker in turn
-        work = self._forward(request, envelope, handle_here, failed)
+        work = self._forward(request, envelope, handle_here, respond, failed)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _forward(
-        self, request: Request, envelope: EnvelopeRequest, handle_here: Handler, failed: Failed
+        self,
+        request: Request,
+        envelope: EnvelopeRequest,
+        handle_here: Handler,
+        respond: Respond,
+        failed: Failed,
     ) -> None:
         try:
             answer = await self._channel.call(envelope, EnvelopeResponse)
@@ -81,7 +89,7 @@ class ForwardingManager:
             if answer.error_code or answer.response_data is None:
                 failed(request, _envelope_error(answer.error_code))
             else:
-                request.respond([bytes(answer.response_data)])
+                respond(request, bytes(answer.response_data))
 
     async def drain(self) -> None:
         """Wait for the answers to forwarded requests."""

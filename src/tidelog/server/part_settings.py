@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tidelog.cluster.moves import MoveSettings
 from tidelog.controller.planning import ControllerSettings
+from tidelog.metrics.sampled import SampleConfig
 from tidelog.network.limits import ListenerLimits, NetworkLimits
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.storage.cleaner.log_cleaner import CleanerSettings
@@ -52,6 +53,7 @@ def network_limits(config: BrokerConfig) -> NetworkLimits:
         max_connections_per_ip=config.max_connections_per_ip,
         max_connections_per_ip_overrides=_by_address(config.connections_per_ip),
         max_connection_creation_rate=config.max_connection_creation_rate,
+        quota_windows=quota_windows(config),
         connections_max_idle_ms=config.connections_max_idle_ms,
         socket_send_buffer_bytes=config.socket_send_buffer_bytes,
         socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
@@ -89,6 +91,17 @@ def move_settings(config: BrokerConfig) -> MoveSettings:
         threads=config.num_replica_alter_log_dirs_threads,
         io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
     )
+
+
+def quota_windows(config: BrokerConfig) -> SampleConfig:
+    """The windows over which bytes, request times and connections of clients are measured."""
+    return SampleConfig(config.quota_window_num, config.quota_window_size_seconds * 1000)
+
+
+def controller_quota_windows(config: BrokerConfig) -> SampleConfig:
+    """The windows over which the topic changes of clients are measured."""
+    window_ms = config.controller_quota_window_size_seconds * 1000
+    return SampleConfig(config.controller_quota_window_num, window_ms)
 
 
 def _by_address(limits: dict[str, int]) -> dict[str, int]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tidelog.server.internal_topics import InternalTopics
     from tidelog.server.metrics import BrokerMetrics
     from tidelog.server.producer_ids import ProducerIds
+    from tidelog.server.quota.quota_managers import QuotaManagers
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class Services:
     verification: TransactionVerification
     producer_ids: ProducerIds
     metrics: BrokerMetrics
+    quotas: QuotaManagers
     auto_create_topic: Callable[[str], None]
     # Set after the router is created, because the router needs the services.
     respond: Callable[[Request, Message | Slices[Message] | Slices[None]], None] = field(init=False)

@@ -40,6 +40,7 @@ from tidelog.server.broker_transport import transport_to
 from tidelog.server.cluster_features import ClusterFeatures, Features
 from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.quotas import QUOTA_KINDS
 from tidelog.server.config_change_listener import ConfigChangeListener
 from tidelog.server.controller_channel import ControllerChannel, ControllerNode
 from tidelog.server.controller_client import ControllerClient
@@ -356,6 +357,8 @@ class ZooKeeperMembership:
         self._metadata.set_entity_configs(entity_path, configs)
         if kind == ConfigKind.BROKER and name in (DEFAULT_ENTITY, str(self._broker_id)):
             self._dynamic.entity_changed(ConfigEntity(kind, decode_name(name)), configs)
+        elif kind in QUOTA_KINDS:
+            self._dynamic.entity_changed(ConfigEntity.at(entity_path), configs)
 
     def entities(self) -> Collection[str]:
         assert self._metadata is not None

@@ -19,6 +19,7 @@ FAMILIES = (
     "topics",
     "delete_records",
     "configs",
+    "client_quotas",
     "cluster",
     "log_dirs",
     "replicas",

@@ -12,6 +12,7 @@
   goes. A broker without a replica is UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER if the fetch has no
   leader epoch. Followers are exempt from the limits of the request queue. Over
   leader.replication.throttled.rate, a follower that is not in sync gets no records of throttled replicas.
+- A consumer over its quota gets an answer without partitions and the throttle time, and no session.
 - v11 names the rack of the consumer: with a replica selector the answer names a follower in this rack, and
   has no records. Followers serve consumers from v11 on, up to their own high watermark.
 - read_committed ends at the last stable offset and lists the aborted transactions. As in Kafka, an unknown
@@ -25,14 +26,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from tidelog.cluster.fetch import NONE_UNKNOWN, READ_COMMITTED, READ_UNCOMMITTED, FetchParams, Unknown
-from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, PartitionKey
+from tidelog.cluster.fetch_session import (
+    INVALID_SESSION_ID,
+    FetchContext,
+    FetchedPartition,
+    FetchPartition,
+    PartitionKey,
+)
 from tidelog.cluster.followers import Replica
 from tidelog.cluster.partition import Partition
 from tidelog.errors import TopicAuthorizationFailed, UnknownServerError
-from tidelog.network.request import Request
+from tidelog.network.request import Part, Request, part_size
 from tidelog.protocol.headers import response_header
+from tidelog.protocol.message import encode_parts
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.server.apis.api import Answer, Api
 from tidelog.server.apis.authorization import (
@@ -44,11 +53,13 @@ from tidelog.server.apis.authorization import (
     is_allowed,
 )
 from tidelog.server.apis.current_leader import CurrentLeaders
-from tidelog.server.apis.fetch_answer import writer_for
+from tidelog.server.apis.fetch_answer import FetchAnswerWriter, writer_for
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 
 EMPTY = b""
+
+SIZE_BYTES = 4
 
 LEADERS_FROM = 16
 """The first version whose answer names the present leaders."""
@@ -102,6 +113,9 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     if context.error:
         return FetchResponse(error_code=context.error)
     max_bytes = max(0, min(body.max_bytes, services.config.fetch_max_bytes))
+    quotas = services.quotas
+    if quotas.is_active and replica_id < 0:
+        max_bytes = min(max_bytes, quotas.fetch_max_bytes(request))
     params = FetchParams(
         max_wait_ms=body.max_wait_ms,
         min_bytes=min(body.min_bytes, max_bytes),
@@ -114,7 +128,10 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     )
 
     def done(answers: list[FetchedPartition]) -> None:
-        _answer(services, request, context, answers)
+        if quotas.is_active and replica_id < 0:
+            _answer_within_quota(services, request, context, answers)
+        else:
+            _answer(services, request, context, answers)
 
     denied: Unknown = NONE_UNKNOWN
     if services.authorizer is not None:
@@ -244,6 +261,35 @@ def _answer(
     version = request.api_version
     header = response_header(request.api_key, version, request.correlation_id)
     request.respond(writer_for(version).write(header, context.error, context.session_id, answers, leaders))
+
+
+def _answer_within_quota(
+    services: Services, request: Request, context: FetchContext, answers: list[FetchedPartition]
+) -> None:
+    """Answer a consumer; one over its quota gets no partitions, and fetches them again."""
+    version = request.api_version
+    size = _size(writer_for(version), answers)
+    throttle_ms = services.quotas.throttle_fetch(request, size)
+    if not throttle_ms:
+        _answer(services, request, context, answers)
+        return
+    services.sessions.throttled(context, answers)
+    answer = FetchResponse(
+        throttle_time_ms=throttle_ms,
+        error_code=context.error,
+        session_id=context.session_id if context.incremental else INVALID_SESSION_ID,
+    )
+    if context.error:
+        request.count_error(context.error)
+    header = response_header(request.api_key, version, request.correlation_id)
+    request.respond(cast("list[Part]", encode_parts(answer, version, header)))
+
+
+def _size(writer: FetchAnswerWriter, answers: list[FetchedPartition]) -> int:
+    """The size of an answer as Kafka counts it: its body, with its records, and the field of its size."""
+    if len(answers) > IN_ONE_GO:  # to encode them takes too long: their records alone are counted
+        return sum(0 if answer.records is None else answer.records.size for answer in answers)
+    return SIZE_BYTES + sum(map(part_size, writer.write(b"", 0, 0, answers)))
 
 
 def _answer_in_slices(

@@ -161,7 +161,8 @@ def _produce_any(
             elif hosted is not None and outcome.error is not None:
                 count_failed(services, hosted, outcome.error, size)
             answers.append((slot, partition, outcome))
-        send(services, request, acks, answers)
+        throttle_ms = services.quotas.throttle_produce(request, acks) if services.quotas.is_active else 0
+        send(services, request, acks, answers, throttle_ms)
 
     def append(errors: Mapping[Partition, KafkaError], guards: Mapping[Partition, Verification]) -> None:
         for slot, (target, data) in enumerate(entries):
@@ -332,6 +333,7 @@ def send(
     request: Request,
     acks: int,
     answers: list[tuple[Slot, Partition | None, AppendOutcome]],
+    throttle_ms: int = 0,
 ) -> None:
     if acks == 0:
         failed = next((o.error for _, _, o in answers if o.error is not None), None)
@@ -341,7 +343,7 @@ def send(
             # With acks=0 there is no answer: the closed connection makes the producer look for the leader.
             request.close_connection(f"a produce with acks=0 failed: {failed!r}")
         return
-    answer = ProduceResponse()
+    answer = ProduceResponse(throttle_time_ms=throttle_ms)
     leaders = CurrentLeaders(services, request.listener) if request.api_version >= LEADERS_FROM else None
     work = _fill(answer, answers, leaders)
     if len(answers) > IN_ONE_GO:

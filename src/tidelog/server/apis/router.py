@@ -36,6 +36,7 @@ class Router:
 
     def __init__(self, services: Services, apis: dict[int, Api]) -> None:
         self._services = services
+        self._quotas = services.quotas
         self._apis = apis
         self._tasks: set[asyncio.Task[None]] = set()
         # The decoders of the versions that clients have used so far; API key and version make one number.
@@ -53,12 +54,18 @@ class Router:
         if api.forwarded and not request.is_forwarded:
             cluster = self._services.cluster
             if cluster is not None and cluster.forwarding.is_needed:
-                cluster.forwarding.forward(request, self._handle_here, self.failed)
+                cluster.forwarding.forward(request, self._handle_here, self._forwarded, self.failed)
                 return
         self._handle(api, request)
 
     def _handle_here(self, request: Request) -> None:
         self._handle(self._apis[request.api_key], request)
+
+    def _forwarded(self, request: Request, answer: bytes) -> None:
+        """Answer a request with the answer of the controller."""
+        if self._quotas.is_active:
+            answer = self._quotas.throttle_forwarded(request, answer)
+        request.respond([answer])
 
     def _handle(self, api: Api, request: Request) -> None:
         try:
@@ -111,6 +118,8 @@ class Router:
 
     def _ended(self, request: Request, work: Slices[None]) -> Slices[None]:
         """Run the work on a request: an error becomes the answer, a closed connection ends the work."""
+        if self._quotas.is_active:
+            work = self._quotas.timed_slices(request, work)
         try:
             for _ in work:
                 yield
@@ -120,6 +129,8 @@ class Router:
                         request.respond_nothing()
         except Exception as error:
             self.failed(request, error)
+        finally:
+            self._quotas.forget_time(request)
 
     def _malformed(self, request: Request, error: ProtocolError) -> None:
         request.close_connection(f"malformed {API[request.api_key].name} request: {error}")
@@ -143,9 +154,12 @@ class Router:
 
     async def _finish(self, request: Request, answer: Coroutine[None, None, Message]) -> None:
         try:
-            self.respond(request, await answer)
+            work = self._quotas.timed_coroutine(request, answer) if self._quotas.is_active else answer
+            self.respond(request, await work)
         except Exception as error:
             self.failed(request, error)
+        finally:
+            self._quotas.forget_time(request)
 
     def respond(self, request: Request, answer: Message | Slices[Message] | Slices[None]) -> None:
         """Encode the answer in the version of the request and send it.
@@ -164,6 +178,8 @@ class Router:
         version = request.api_version
         if not self._apis[request.api_key].serves(version):
             version = 0
+        if self._quotas.is_active:
+            self._throttle(request, answer)
         for code in self._error_codes.of(answer):
             request.count_error(code)
         header = response_header(request.api_key, version, request.correlation_id)
@@ -176,9 +192,18 @@ class Router:
             if code:
                 request.count_error(code)
             yield
+        if self._quotas.is_active:
+            self._throttle(request, answer)
         header = response_header(request.api_key, version, request.correlation_id)
         parts = yield from sliced_encoder_for(type(answer), version)(answer, header)
         request.respond(cast("list[Part]", parts))
+
+    def _throttle(self, request: Request, answer: Message) -> None:
+        """Throttle the client of a request over a quota. Raw handlers and fast paths do so themselves."""
+        api = self._apis[request.api_key]
+        if not api.raw and not request.deferred:
+            exempt = api.from_brokers or request.channel.is_exempt
+            self._quotas.throttle_answer(request, answer, exempt=exempt)
 
     def failed(self, request: Request, error: Exception) -> None:
         """Answer with the error code if the response has a field for it, else close the connection."""

@@ -38,6 +38,7 @@ class SmallProduces:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._quotas = services.quotas
         self._replicas = services.replicas
         self._ms = services.clock.ms
         self._taken: list[SmallProduce] = []  # the end of this turn appends their batches
@@ -90,6 +91,9 @@ class SmallProduces:
             if self._waits.is_full(channel):
                 return False
             timeout_ms = _timeout_ms(frame, body_start, version, transactional_id)
+        quotas = self._quotas
+        if quotas.is_active and not quotas.takes_small_produce(channel, size - body_start):
+            return False
         produce = (taken, acks, topic, hosted, partition, batch, timeout_ms)
         is_joined = waits or self._taken or channel.has_other_requests
         if guard is None and batch.size <= JOINED_BYTES and is_joined:
@@ -102,6 +106,8 @@ class SmallProduces:
         if self._taken:
             self.end_turn()  # write earlier batches first
             if not partition.can_append_in_turn(acks):
+                if quotas.is_active:
+                    quotas.return_small_produce(channel, size - body_start)
                 return False
         try:
             result = partition.append_now(batch, now_ms, guard)

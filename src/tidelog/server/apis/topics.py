@@ -4,6 +4,8 @@
   -1. `validate_only` checks and creates nothing. v5 answers with the settings, v7 with the topic id. A topic
   that occurs twice is INVALID_REQUEST.
 - DeleteTopics: v6 takes topic ids. A topic with both name and id, or with neither, is INVALID_REQUEST.
+- Over its controller_mutation_rate, a client gets THROTTLING_QUOTA_EXCEEDED from CreateTopics v6,
+  DeleteTopics v5 and CreatePartitions v3 on. In older versions its topics are changed, and it is throttled.
 - CreatePartitions: takes the new number of partitions. A smaller number is INVALID_PARTITIONS.
 - A new topic needs CREATE on the cluster or on the topic, DESCRIBE_CONFIGS to see its settings; a deletion
   needs DELETE, more partitions ALTER: TOPIC_AUTHORIZATION_FAILED otherwise, whether the topic exists or not.
@@ -47,6 +49,8 @@ from tidelog.slices import finished, mapped
 
 SETTINGS_FROM = 5
 """The first version whose answer has the settings of new topics."""
+# The first versions whose changes over a quota are refused.
+CREATE_STRICT_FROM, DELETE_STRICT_FROM, GROW_STRICT_FROM = 6, 5, 3
 
 
 async def create_topics(
@@ -58,7 +62,8 @@ async def create_topics(
         allowed = _creatable(services, request, [topic.name for topic in wanted])
         denied = [name for name in dict.fromkeys(topic.name for topic in wanted) if name not in allowed]
         wanted = [topic for topic in wanted if topic.name in allowed]
-    results = await services.controller.create_topics(wanted, validate_only=body.validate_only)
+    quota = services.quotas.mutation_quota(request, CREATE_STRICT_FROM)
+    results = await services.controller.create_topics(wanted, validate_only=body.validate_only, quota=quota)
     for result in results:
         if result.error is None and not body.validate_only:
             services.audit.changed(request, "Topic", result.name, "created")
@@ -68,7 +73,7 @@ async def create_topics(
     topics += [_denied_topic(name) for name in denied]
     if services.authorizer is not None and request.api_version >= SETTINGS_FROM:
         _hide_settings(services, request, topics)
-    return CreateTopicsResponse(topics=topics)
+    return CreateTopicsResponse(topics=topics, throttle_time_ms=quota.throttle_ms if quota else 0)
 
 
 def _creatable(services: Services, request: Request, names: Sequence[str]) -> set[str]:
@@ -151,11 +156,13 @@ async def delete_topics(
     denied: list[DeletedTopic] = []
     if services.authorizer is not None:
         wanted, denied = _deletable(services, request, wanted)
-    results = await services.controller.delete_topics(wanted)
+    quota = services.quotas.mutation_quota(request, DELETE_STRICT_FROM)
+    results = await services.controller.delete_topics(wanted, quota=quota)
     for result in results:
         if result.error is None and result.name is not None:
             services.audit.changed(request, "Topic", result.name, "deleted")
-    return DeleteTopicsResponse(responses=await finished(mapped(_deleted, results + denied)))
+    responses = await finished(mapped(_deleted, results + denied))
+    return DeleteTopicsResponse(responses=responses, throttle_time_ms=quota.throttle_ms if quota else 0)
 
 
 def _deletable(
@@ -204,12 +211,15 @@ async def create_partitions(
         error = TopicAuthorizationFailed(DENIED)
         denied = [PartitionsResult(name, error) for name in dict.fromkeys(names) if name not in allowed]
         wanted = [topic for topic in wanted if topic.name in allowed]
-    results = await services.controller.create_partitions(wanted, validate_only=body.validate_only)
+    quota = services.quotas.mutation_quota(request, GROW_STRICT_FROM)
+    results = await services.controller.create_partitions(
+        wanted, validate_only=body.validate_only, quota=quota
+    )
     for result in results:
         if result.error is None and not body.validate_only:
             services.audit.changed(request, "Topic", result.name, "partitions added")
-    results = [*results, *denied]
-    return CreatePartitionsResponse(results=await finished(mapped(_grown, results)))
+    grown = await finished(mapped(_grown, [*results, *denied]))
+    return CreatePartitionsResponse(results=grown, throttle_time_ms=quota.throttle_ms if quota else 0)
 
 
 def _new_partitions(topic: CreatePartitionsRequest.CreatePartitionsTopic) -> NewPartitions:

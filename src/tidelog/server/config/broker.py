@@ -100,12 +100,15 @@ class BrokerConfig:
     broker_id: int
     broker_id_generation_enable: bool
     broker_rack: str | None
+    client_quota_callback_class: str | None
     compression_gzip_level: int
     compression_lz4_level: int
     compression_type: str
     compression_zstd_level: int
     connections_max_idle_ms: int
     controller_listener_names: tuple[str, ...] | None
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     default_replication_factor: int
     delete_topic_enable: bool
     fetch_max_bytes: int
@@ -189,6 +192,8 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
     queued_max_requests: int
+    quota_window_num: int
+    quota_window_size_seconds: int
     replica_alter_log_dirs_io_max_bytes_per_second: int | None
     replica_high_watermark_checkpoint_interval_ms: int
     reserved_broker_max_id: int
@@ -270,6 +275,11 @@ class BrokerConfig:
         """The texts of all settings that have a value, known or not, for plug-ins."""
         names = {*self.definition, *(name for layer, _ in self._layers() for name in layer)}
         return {name: text for name in sorted(names) if (text := self.text(name)) is not None}
+
+    def public_texts(self) -> dict[str, str]:
+        """The settings that have a value, without secrets."""
+        found = {key.name: self.text(key.name) for key in self.definition.values() if not key.sensitive}
+        return {name: text for name, text in found.items() if text is not None}
 
     def default(self, name: str) -> str | None:
         if name in self._defaults:

@@ -25,6 +25,8 @@ broker.id: The number of this broker; -1 generates one on the first start and ke
 broker.id.generation.enable: Whether a broker without a number may generate one.
 broker.rack: The rack of this broker. Clients get it with the metadata, and the controller places the replicas
   of a partition on different racks.
+client.quota.callback.class: A Python class, as package.module.Class, that decides which quota a client has.
+  Without it the quotas of users and client ids count.
 compression.gzip.level: The level of gzip if the broker compresses: 9 is smallest and slowest, -1 is the
   library's default.
 compression.lz4.level: The level of lz4 if the broker compresses; higher is smaller and slower.
@@ -46,6 +48,9 @@ controlled.shutdown.max.retries: How often a broker retries to give up its leade
 controlled.shutdown.retry.backoff.ms: How long a broker waits before it retries to give up its leaderships.
 controller.listener.names: Listeners of a KRaft controller. The broker leaves them out and logs a line at
   start, so that it can use a file for KRaft.
+controller.quota.window.num: Windows over which the rate of topic changes of a client is measured. Its bucket
+  holds the tokens of all of them.
+controller.quota.window.size.seconds: Length of a window of the rate of topic changes of a client.
 controller.socket.timeout.ms: How long the controller and brokers wait for the answer to a request between
   them.
 default.replication.factor: Replicas of a new topic whose creator gives no number.
@@ -184,6 +189,9 @@ queued.max.request.bytes: Memory for received requests. When it is used up, the 
   sockets. -1 means no limit.
 queued.max.requests: The largest number of requests in progress. At the limit the broker stops reading from
   sockets.
+quota.window.num: Windows over which bytes, request times and connections of a client are measured.
+quota.window.size.seconds: Length of a window of the rates of a client. A request quota throttles for one
+  window at most.
 replica.alter.log.dirs.io.max.bytes.per.second: Bytes that all moves between data folders together may copy in
   a second; 0 pauses the moves. Without this setting there is no limit.
 replica.fetch.backoff.ms: How long a follower waits after a failed fetch.

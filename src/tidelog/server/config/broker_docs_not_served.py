@@ -18,7 +18,6 @@ auto.include.jmx.reporter: Whether JMX shows the metrics if metric.reporters doe
 background.threads: Threads for work such as deleting files. Here a scheduler on the event loop does it.
 broker.heartbeat.interval.ms: How often a broker sends heartbeats to the KRaft controller.
 broker.session.timeout.ms: How long without heartbeats the KRaft controller keeps a broker.
-client.quota.callback.class: The class that decides which quota a client has.
 config.providers: Sources that settings can refer to for their values.
 controller.quorum.append.linger.ms: How long the quorum's leader collects writes before it stores them.
 controller.quorum.auto.join.enable: Whether a controller adds itself to the quorum.
@@ -32,8 +31,6 @@ controller.quorum.fetch.timeout.ms: How long a voter waits for an answer from th
 controller.quorum.request.timeout.ms: How long a request in the quorum may take.
 controller.quorum.retry.backoff.ms: How long to wait before a request in the quorum is sent again.
 controller.quorum.voters: The controllers that vote, as id@host:port.
-controller.quota.window.num: Windows over which the rate of topic changes is measured.
-controller.quota.window.size.seconds: Length of a window of the rate of topic changes.
 cordoned.log.dirs: Data folders that get no new partitions; * means all.
 create.topic.policy.class.name: The class that may refuse new topics.
 delete.records.purgatory.purge.interval.requests: After how many finished delete-records requests the
@@ -128,8 +125,6 @@ password.encoder.secret: The secret that encrypts stored passwords.
 process.roles: The roles of a KRaft process: broker, controller or both. This process is a broker that keeps
   its own metadata.
 producer.purgatory.purge.interval.requests: After how many finished produce requests the purgatory is purged.
-quota.window.num: Windows over which the rates of a client are measured.
-quota.window.size.seconds: Length of a window of the rates of a client.
 remote.fetch.max.wait.ms: How long a fetch may wait for the remote tier.
 remote.list.offsets.request.timeout.ms: How long a lookup of offsets may wait for the remote tier.
 remote.log.index.file.cache.total.size.bytes: Disk space for indexes fetched from the remote tier.

@@ -14,12 +14,15 @@ auto.create.topics.enable boolean true high
 broker.id int -1 high >=-1
 broker.id.generation.enable boolean true medium retired
 broker.rack string null medium
+client.quota.callback.class class null low
 compression.gzip.level int -1 medium 1..9|-1 cluster-wide
 compression.lz4.level int 9 medium 1..17 cluster-wide
 compression.type string producer high in(uncompressed,zstd,lz4,snappy,gzip,producer) cluster-wide
 compression.zstd.level int 3 medium -131072..22 cluster-wide
 connections.max.idle.ms long 600000 medium
 controller.listener.names list null high
+controller.quota.window.num int 11 low >=1
+controller.quota.window.size.seconds int 1 low >=1
 default.replication.factor int 1 medium
 delete.topic.enable boolean true high
 fetch.max.bytes int 57671680 medium >=1024
@@ -101,6 +104,8 @@ offsets.topic.segment.bytes int 104857600 high >=1
 producer.id.expiration.ms int 86400000 low >=1 cluster-wide
 queued.max.request.bytes long -1 medium
 queued.max.requests int 500 high >=1
+quota.window.num int 11 low >=1
+quota.window.size.seconds int 1 low >=1
 replica.alter.log.dirs.io.max.bytes.per.second long null medium >=0 cluster-wide unlisted
 replica.high.watermark.checkpoint.interval.ms long 5000 high
 reserved.broker.max.id int 1000 medium >=0 retired
@@ -313,14 +318,9 @@ group.streams.num.standby.replicas int 0 medium >=0
 group.streams.session.timeout.ms int 45000 medium >=1
 """
 
-_QUOTAS = """\
+_MOVES = """\
 alter.log.dirs.replication.quota.window.num int 11 low >=1
 alter.log.dirs.replication.quota.window.size.seconds int 1 low >=1
-client.quota.callback.class class null low
-controller.quota.window.num int 11 low >=1
-controller.quota.window.size.seconds int 1 low >=1
-quota.window.num int 11 low >=1
-quota.window.size.seconds int 1 low >=1
 """
 
 _TIERED = """\
@@ -504,7 +504,7 @@ NOT_SERVED = {
     "group coordinators run on the event loop, and write at once with acks=all": _GROUPS,
     "share groups are not served": _SHARE,
     "streams groups are not served": _STREAMS,
-    "quotas are not served": _QUOTAS,
+    "moves between data folders keep an even pace, without windows": _MOVES,
     "tiered storage is not served": _TIERED,
     "OpenSSL does the work of TLS, not Java": _JAVA_TLS,
     "kinit renews the tickets of the broker": _SASL_KERBEROS,
