@@ -81,7 +81,7 @@ def test_a_broker_that_is_not_there_ends_a_tool_with_1(
 
 
 # Kafka has no tools of these names to be like.
-OURS_ALONE = {"start", "demo", "adopt", "cluster", "zookeeper", "tree", "config-docs"}
+OURS_ALONE = {"start", "demo", "adopt", "cluster", "zookeeper", "tree", "security", "config-docs"}
 
 
 @pytest.mark.parametrize("name", TOOLS)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from tidelog.cli.cluster_tool import cluster_id, list_endpoints, unregister
 from tidelog.cli.flags import bootstrap_server, brief_words, valued
@@ -20,6 +21,7 @@ from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.cli.cluster_status import ClusterStatus
+    from tidelog.security.security_folder import SecurityFolder
     from tidelog.server.cluster_processes import BrokerProcess, LocalCluster
 
 PER_CORE = "auto"
@@ -86,23 +88,38 @@ def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int:
     type=click.Choice(["TRACE", "DEBUG", "INFO", "WARN", "ERROR"], case_sensitive=False),
     help="The level of the brokers' logs (default INFO).",
 )
+@click.option(
+    "--security",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Use TLS, SCRAM and ACLs with the files that tidelog security init made in DIR.",
+)
+@click.pass_context
 def start(
+    ctx: click.Context,
     brokers: int,
     data: Path,
     port: int,
     zookeeper_port: int,
     overrides: tuple[str, ...],
     log_level: str | None,
+    security: Path | None,
 ) -> None:
     """Start ZooKeeper and several brokers on this machine, and run them until Ctrl-C.
 
     The brokers have the ids 1, 2, 3 and so on, and the name of this machine as broker.rack. A broker that
     ends is named, and the others go on.
     """
+    from tidelog.security.security_folder import SecurityFolder
     from tidelog.server.cluster_processes import ClusterFailed, LocalCluster, LocalClusterOptions
 
     settings = dict(map(parse_override, overrides))
-    local = LocalCluster(LocalClusterOptions(brokers, data, port, zookeeper_port, settings, log_level))
+    folder = None if security is None else SecurityFolder(security)
+    if folder is not None and ctx.get_parameter_source("brokers") is ParameterSource.DEFAULT:
+        brokers = folder.broker_count()
+    local = LocalCluster(
+        LocalClusterOptions(brokers, data, port, zookeeper_port, settings, log_level, folder)
+    )
     lost: list[int] = []
 
     def name_lost(broker: BrokerProcess) -> None:
@@ -111,7 +128,7 @@ def start(
 
     try:
         with stop_signals():
-            _run(local, name_lost)
+            _run(local, folder, name_lost)
     except StopAsked:
         ignore_stop_signals()
         local.name_ended(name_lost)
@@ -124,13 +141,16 @@ def start(
         raise click.ClickException(f"brokers that ended by themselves: {', '.join(map(str, lost))}")
 
 
-def _run(local: LocalCluster, name_lost: Callable[[BrokerProcess], None]) -> None:
+def _run(
+    local: LocalCluster, security: SecurityFolder | None, name_lost: Callable[[BrokerProcess], None]
+) -> None:
     for number, broker in enumerate(local.start()):
         if number == 0:
             click.echo(f"  ZooKeeper  {local.zookeeper.address:<22} {local.zookeeper.data_dir}")
         click.echo(f"  broker {broker.broker_id:<3} {broker.address:<22} {broker.folder}")
     first = local.brokers[0].address
-    click.echo(f"\n  status     tidelog cluster status --bootstrap-server {first}")
+    config = "" if security is None else f" --command-config {security.admin_properties}"
+    click.echo(f"\n  status     tidelog cluster status --bootstrap-server {first}{config}")
     click.echo("  Ctrl-C stops all of them cleanly.")
     local.wait(name_lost)
 

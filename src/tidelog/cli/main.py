@@ -79,6 +79,9 @@ TOOLS: dict[str, Tool] = {
     "pipeline": Tool("tidelog.cli.pipeline", "pipeline", "Run, list, describe and stop pipelines on Spark."),
     "generate": Tool("tidelog.cli.generate", "generate", "Write events for the pipelines."),
     "dump-log": Tool("tidelog.cli.dump_log", "dump_log", "Print segment, index and snapshot files."),
+    "security": Tool(
+        "tidelog.cli.security", "security", "Make keys, users and settings for a secure cluster."
+    ),
     "adopt": Tool("tidelog.cli.adopt", "adopt", "Adopt a log folder of Kafka."),
     "zookeeper": Tool("tidelog.cli.zookeeper", "zookeeper", "Run a ZooKeeper server."),
     "tree": Tool("tidelog.cli.tree", "tree", "Copy the metadata tree to other stores."),

@@ -1,1 +1,1 @@
-"""Security: key stores, TLS contexts, and who may do what."""
+"""Who may connect and what they may do: key stores, certificates, credentials, authorization."""

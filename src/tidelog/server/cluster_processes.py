@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidelog.metadata.tree import TreeError
+from tidelog.security.security_folder import LISTENER, FolderRefused, SecurityFolder
 from tidelog.server.child_process import end_with_parent, tool_command
 from tidelog.server.zookeeper_process import ZooKeeperFailed, ZooKeeperProcess
 
@@ -29,7 +31,10 @@ class ClusterFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class LocalClusterOptions:
-    """`port` is the port of the first broker, 0 for ports that the system chooses."""
+    """`port` is the port of the first broker, 0 for ports that the system chooses.
+
+    `security` has the keys, users and settings of a cluster with TLS; None for a cluster without.
+    """
 
     brokers: int
     data: Path
@@ -37,6 +42,7 @@ class LocalClusterOptions:
     zookeeper_port: int = 2181
     settings: Mapping[str, str] = field(default_factory=dict)
     log_level: str | None = None
+    security: SecurityFolder | None = None
 
 
 class BrokerProcess:
@@ -48,15 +54,19 @@ class BrokerProcess:
         self.address: str | None = None
         port = options.port and options.port + broker_id - 1
         replicas = min(INTERNAL_REPLICAS, options.brokers)
+        # Passwords stay in the file: other users of this machine can see the arguments of a process.
+        self._properties = options.security and options.security.broker_properties(broker_id)
+        listener = "PLAINTEXT" if options.security is None else LISTENER
         self._settings = {
             "broker.id": str(broker_id),
             "broker.rack": socket.gethostname(),
-            "listeners": f"PLAINTEXT://{HOST}:{port}",
+            "listeners": f"{listener}://{HOST}:{port}",
             "log.dirs": str(self.folder / "data"),
             "zookeeper.connect": zookeeper,
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(min(INTERNAL_MIN_ISR, replicas)),
+            **({} if options.security is None else {"advertised.listeners": ""}),
             **options.settings,
         }
         self._log_level = options.log_level
@@ -80,6 +90,8 @@ class BrokerProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
         command = [*tool_command(), "start", "--ready-file", str(self._ready_file)]
+        if self._properties is not None:
+            command.append(str(self._properties))
         if self._log_level is not None:
             command += ["--log-level", self._log_level]
         for name, value in self._settings.items():
@@ -155,8 +167,9 @@ class LocalCluster:
             self.zookeeper.wait_ready()
         except ZooKeeperFailed as error:
             raise ClusterFailed(str(error)) from None
+        self._store_users()
         for broker_id in range(1, self._options.brokers + 1):
-            broker = BrokerProcess(broker_id, self._options, self.zookeeper.address)
+            broker = self._broker(broker_id)
             self.brokers.append(broker)
             broker.start()
         waiting = list(self.brokers)
@@ -171,6 +184,23 @@ class LocalCluster:
                     f"broker {slow.broker_id} did not answer within {READY_SECONDS:g} s: see {slow.log_file}"
                 )
             time.sleep(POLL_SECONDS)
+
+    def _broker(self, broker_id: int) -> BrokerProcess:
+        try:
+            return BrokerProcess(broker_id, self._options, self.zookeeper.address)
+        except FolderRefused as error:
+            raise ClusterFailed(str(error)) from None
+
+    def _store_users(self) -> None:
+        """Store the users in the tree: brokers log in to each other from the start."""
+        if self._options.security is None:
+            return
+        from tidelog.server.cluster_users import store_users
+
+        try:
+            store_users(self.zookeeper.address, self._options.security.users())
+        except (FolderRefused, TreeError) as error:
+            raise ClusterFailed(f"the users of {self._options.security.path}: {error}") from None
 
     def wait(self, lost: Callable[[BrokerProcess], None]) -> None:
         """Call `lost` for each broker that ends. ClusterFailed if ZooKeeper ends, or the last broker."""

@@ -1,0 +1,163 @@
+"""`tidelog security`: makes keys, certificates, users and settings for a cluster with TLS, SCRAM and ACLs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tidelog.security.security_folder import BrokerAddress
+
+LOCAL_BROKERS = 3
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def security() -> None:
+    """Make keys, certificates, users and settings for a secure cluster."""
+
+
+@security.command()
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 100),
+    help=f"The number of brokers on this machine (default {LOCAL_BROKERS}).",
+)
+@click.option("--hosts", metavar="HOST,...", help="A broker on each of these hosts, in place of --brokers.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=9092,
+    show_default=True,
+    help="The port of the brokers; the brokers on this machine have it and the ones after it.",
+)
+@click.option(
+    "--san", "names", metavar="NAME,...", multiple=True, help="More names in certificates of brokers."
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 36500),
+    default=365,
+    show_default=True,
+    help="How long certificates are valid; the authority is valid for 3650 days or as long.",
+)
+@click.option(
+    "--key-type",
+    type=click.Choice(["EC", "RSA"], case_sensitive=False),
+    default="EC",
+    show_default=True,
+    help="Keys on the curve P-256, or RSA keys with 3072 bits.",
+)
+@click.option(
+    "--store-type",
+    type=click.Choice(["PEM", "PKCS12"], case_sensitive=False),
+    default="PEM",
+    show_default=True,
+    help="The files that the settings name; both are made.",
+)
+@click.option(
+    "--path",
+    "installed",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The folder in the settings, if the files are copied to another one.",
+)
+@click.option("--zookeeper", metavar="HOST:PORT,...", help="Write this zookeeper.connect for the brokers.")
+@click.option("--force", is_flag=True, help="Replace the files of an earlier call; nobody trusts those then.")
+def init(
+    folder: Path,
+    brokers: int | None,
+    hosts: str | None,
+    port: int,
+    names: tuple[str, ...],
+    days: int,
+    key_type: str,
+    store_type: str,
+    installed: Path | None,
+    zookeeper: str | None,
+    force: bool,
+) -> None:
+    """Make an authority, certificates, SCRAM users and settings for a new cluster in DIR.
+
+    The brokers and the user admin are super users. `tidelog cluster start --security DIR` runs such a cluster
+    on this machine.
+    """
+    from tidelog.security.security_folder import FolderOptions, FolderRefused, SecurityFolder
+
+    options = FolderOptions(
+        addresses(brokers, hosts, port),
+        split(names),
+        days=days,
+        key_type=key_type.upper(),
+        store_type=store_type.upper(),
+        installed=installed,
+        zookeeper=zookeeper,
+    )
+    try:
+        SecurityFolder(folder).create(options, force=force)
+    except (FolderRefused, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    print_folder(folder, options.brokers[0].broker_id, local=hosts is None)
+
+
+@security.command("add-users")
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--zookeeper", required=True, metavar="HOST:PORT,...[/CHROOT]", help="The tree of the cluster.")
+def add_users(folder: Path, zookeeper: str) -> None:
+    """Store the SCRAM users of DIR in ZooKeeper, before the brokers start: they log in to each other."""
+    from tidelog.metadata.tree import TreeError
+    from tidelog.security.security_folder import FolderRefused, SecurityFolder
+    from tidelog.server.cluster_users import store_users
+
+    try:
+        users = SecurityFolder(folder).users()
+        store_users(zookeeper, users)
+    except (FolderRefused, TreeError, ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"Stored the credentials of {', '.join(users)} at {zookeeper}.")
+
+
+def addresses(brokers: int | None, hosts: str | None, port: int) -> list[BrokerAddress]:
+    """The brokers of the flags. UsageError if the flags do not go together."""
+    from tidelog.security.security_folder import BrokerAddress
+
+    if hosts is None:
+        count = brokers or LOCAL_BROKERS
+        if port + count - 1 > 65535:
+            raise click.UsageError(f"--port {port}: there are not {count} ports from there on")
+        return [BrokerAddress(number + 1, "localhost", port + number) for number in range(count)]
+    if brokers is not None:
+        raise click.UsageError("--brokers and --hosts cannot be specified together")
+    names = split((hosts,))
+    if not names:
+        raise click.UsageError("--hosts: expected the names of hosts")
+    if len(set(names)) < len(names):
+        raise click.UsageError(f"--hosts {hosts}: a host occurs twice")
+    return [BrokerAddress(number, host, port) for number, host in enumerate(names, 1)]
+
+
+def split(texts: tuple[str, ...]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def print_folder(folder: Path, first: int, *, local: bool) -> None:
+    settings = folder / f"broker-{first}.properties"
+    click.echo(f"The settings for broker {first}, from {settings}; its passwords are in the file alone:\n")
+    for line in settings.read_text().splitlines():
+        name, _, value = line.partition("=")
+        if not line.startswith("#"):
+            click.echo(f"{name}={'[hidden]' if is_secret(name) else value}")
+    click.echo(f"\nclients use   {folder}/client.properties (the user client has no rights yet)")
+    click.echo(f"tools use     --command-config {folder}/admin.properties")
+    if local:
+        click.echo(f"run it with   tidelog cluster start --security {folder}")
+    else:
+        click.echo(f"first         tidelog security add-users {folder} --zookeeper HOST:PORT")
+        click.echo("then          copy to each host its broker-N files with ca.pem, and start the brokers")
+    click.echo(f"keep safe     {folder}/ca.key signs certificates that all of them trust")
+
+
+def is_secret(name: str) -> bool:
+    return name.endswith(("password", "jaas.config"))

@@ -1,0 +1,181 @@
+"""`tidelog security init`: private files that fit together, and that nothing overwrites unasked."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from tidelog.cli.main import main
+from tidelog.config.properties import read_properties
+from tidelog.security.certificates import general_name
+from tidelog.security.security_folder import FolderRefused, SecurityFolder
+
+
+def init(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["security", "init", str(folder), *arguments])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("init") / "security"
+    result = init(made, "--brokers", "2", "--san", "kafka.example,10.0.0.7", "--days", "30")
+    assert result.exit_code == 0, result.output
+    return made
+
+
+def secrets_of(folder: Path) -> set[str]:
+    """Every password in the settings, also of the stores that are only named in comments."""
+    found = set()
+    for file in folder.glob("*.properties"):
+        for line in file.read_text().splitlines():
+            name, _, value = line.removeprefix("#").partition("=")
+            if name.endswith("password"):
+                found.add(value)
+            elif name.endswith("jaas.config"):
+                found.add(value.split('password="')[1].split('"')[0])
+    return found
+
+
+def test_only_the_owner_reads_the_folder_and_its_files(folder: Path) -> None:
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+def test_the_files_are_those_of_the_table(folder: Path) -> None:
+    stores = {f"{name}.{end}" for name in ("broker-1", "broker-2", "client", "admin")
+              for end in ("pem", "p12", "properties")}  # fmt: skip
+    assert {file.name for file in folder.iterdir()} == stores | {
+        "ca.key", "ca.pem", "truststore.p12", "scram-users.json",
+    }  # fmt: skip
+
+
+def test_a_broker_certificate_has_the_names_the_days_and_both_uses(folder: Path) -> None:
+    found = x509.load_pem_x509_certificates((folder / "broker-2.pem").read_bytes())[0]
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    wanted = ("localhost", "127.0.0.1", "kafka.example", "10.0.0.7")
+    assert list(names) == [general_name(name) for name in wanted]
+    assert (found.not_valid_after_utc - found.not_valid_before_utc).days == 30
+    uses = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert {use.dotted_string for use in uses} == {"1.3.6.1.5.5.7.3.1", "1.3.6.1.5.5.7.3.2"}
+    assert isinstance(found.public_key(), ec.EllipticCurvePublicKey)
+
+
+def test_a_client_shakes_hands_with_a_broker_and_each_checks_the_other(folder: Path) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "broker-1.pem")
+    server.load_verify_locations(folder / "ca.pem")
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    client.load_cert_chain(folder / "client.pem")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(incoming, outgoing, server_hostname="kafka.example")
+    with pytest.raises(ssl.SSLWantReadError):
+        ours.do_handshake()
+    theirs = server.wrap_bio(outgoing, incoming, server_side=True)
+    for side in (theirs, ours, theirs):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    certificate = theirs.getpeercert()
+    assert certificate is not None
+    assert certificate["subject"] == ((("commonName", "client"),),)
+
+
+def test_the_pkcs12_stores_hold_the_same_key_and_open_with_the_password_of_the_settings(folder: Path) -> None:
+    lines = (folder / "admin.properties").read_text().splitlines()
+    values = dict(line.removeprefix("#").partition("=")[::2] for line in lines)
+    found = pkcs12.load_pkcs12((folder / "admin.p12").read_bytes(), values["ssl.keystore.password"].encode())
+    assert found.cert is not None
+    assert found.cert.certificate == x509.load_pem_x509_certificates((folder / "admin.pem").read_bytes())[0]
+
+
+def test_no_password_is_printed_and_every_password_is_another(tmp_path: Path) -> None:
+    result = init(tmp_path / "s", "--brokers", "1")
+    passwords = secrets_of(tmp_path / "s")
+    # Three users, three key stores, one trust store.
+    assert len(passwords) == 7
+    assert not [password for password in passwords if password in result.output]
+    users = (tmp_path / "s" / "scram-users.json").read_text()
+    assert not [password for password in passwords if password in users]
+
+
+def test_nothing_is_overwritten_without_force(folder: Path, tmp_path: Path) -> None:
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    result = init(folder)
+    assert result.exit_code == 1
+    assert "--force" in result.output
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    foreign = tmp_path / "home"
+    foreign.mkdir(mode=0o755)
+    (foreign / "letter.txt").write_text("dear")
+    assert init(foreign).exit_code == 1
+    assert stat.S_IMODE(foreign.stat().st_mode) == 0o755
+
+
+def test_force_makes_new_keys_for_the_owner_alone_and_follows_no_link(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    assert init(folder, "--brokers", "1").exit_code == 0
+    (folder / "ca.key").unlink()
+    (folder / "ca.key").symlink_to(tmp_path / "elsewhere")
+    (folder / "admin.pem").chmod(0o644)
+    assert init(folder, "--brokers", "1", "--force").exit_code == 0
+    assert not (tmp_path / "elsewhere").exists()
+    assert stat.S_IMODE((folder / "admin.pem").stat().st_mode) == 0o600
+
+
+def test_brokers_on_several_hosts_listen_everywhere_and_tell_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    result = init(
+        folder, "--hosts", "a.example,b.example", "--port", "9300", "--key-type", "rsa",
+        "--store-type", "pkcs12", "--path", "/etc/tidelog", "--zookeeper", "zk:2181/kafka",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    settings = read_properties(folder / "broker-2.properties")
+    assert settings["listeners"] == "SASL_SSL://0.0.0.0:9300"
+    assert settings["advertised.listeners"] == "SASL_SSL://b.example:9300"
+    assert settings["ssl.keystore.location"] == "/etc/tidelog/broker-2.p12"
+    assert settings["zookeeper.connect"] == "zk:2181/kafka"
+    client = read_properties(folder / "client.properties")
+    assert client["bootstrap.servers"] == "a.example:9300,b.example:9300"
+    found = x509.load_pem_x509_certificates((folder / "broker-1.pem").read_bytes())[0]
+    assert isinstance(found.public_key(), rsa.RSAPublicKey)
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert general_name("a.example") in list(names)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--brokers", "2", "--hosts", "a"),
+        ("--hosts", ","),
+        ("--hosts", "a,a"),
+        ("--port", "65535", "--brokers", "2"),
+        ("--san", "a..b"),
+        ("--days", "0"),
+        ("--key-type", "DSA"),
+    ],
+)
+def test_wrong_flags_are_refused_before_a_file_is_made(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    result = init(tmp_path / "s", *arguments)
+    assert result.exit_code in (1, 2)
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_folder_of_too_few_brokers_says_so(folder: Path) -> None:
+    found = SecurityFolder(folder)
+    assert found.broker_count() == 2
+    with pytest.raises(FolderRefused, match=r"no broker-3\.properties"):
+        found.broker_properties(3)
+    (folder.parent / "empty").mkdir()
+    with pytest.raises(FolderRefused, match=r"scram-users\.json"):
+        SecurityFolder(folder.parent / "empty").users()
