@@ -7,7 +7,6 @@ import re
 # APIs that are not announced.
 NOT_SERVED: dict[str, str] = {
     "DescribeAcls": "there is no authorizer yet",
-    "GetTelemetrySubscriptions": "metrics of clients are not collected",
 }
 
 # Cases of a story that needs an API above from its first line on.

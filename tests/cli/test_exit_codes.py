@@ -20,6 +20,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "topics": ("--list",),
     "consumer-groups": ("--list",),
     "groups": ("--list",),
+    "client-metrics": ("--list",),
     "transactions": ("list",),
     "log-dirs": ("--describe",),
     "check": (),

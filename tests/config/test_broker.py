@@ -104,12 +104,13 @@ def test_unknown_settings_warn_with_what_was_probably_meant() -> None:
 
 def test_a_setting_that_changes_nothing_says_why() -> None:
     config = BrokerConfig.load(
-        None, {"socket.connection.setup.timeout.max.ms": "5", "telemetry.max.bytes": "1"}
+        None, {"socket.connection.setup.timeout.max.ms": "5", "metrics.num.samples": "1"}
     )
     assert config.warnings == [
+        "metrics.num.samples changes nothing: metrics are read over HTTP at metrics.listener, and nothing is "
+        "pushed",
         "socket.connection.setup.timeout.max.ms changes nothing: every attempt to connect to a broker has "
         "socket.connection.setup.timeout.ms",
-        "telemetry.max.bytes changes nothing: clients' own metrics are not collected",
     ]
 
 

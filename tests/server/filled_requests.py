@@ -12,6 +12,7 @@ from tidelog.protocol.api import API, ApiKey
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsResponse
+from tidelog.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
 from tidelog.protocol.messages.join_group import JoinGroupResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.schema import Struct
@@ -186,6 +187,12 @@ def describe_groups(make: FilledRequests, version: int) -> Fields:
     return {"groups": [f"described-{version}"], "include_authorized_operations": True}
 
 
+def push_telemetry(make: FilledRequests, version: int) -> Fields:
+    answer = make.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, {"client_instance_id": bytes(16)})
+    told = cast("GetTelemetrySubscriptionsResponse", answer)
+    return {"client_instance_id": told.client_instance_id, "subscription_id": told.subscription_id}
+
+
 def create_topics(make: FilledRequests, version: int) -> Fields:
     topic = {
         "name": f"made-{version}",
@@ -344,6 +351,8 @@ CASES: dict[ApiKey, Fields | Callable[[FilledRequests, int], Fields]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda make, version: {
         "group_ids": [make.consumer_member(f"told-{version}")]
     },
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: {"client_instance_id": bytes(16)},
+    ApiKey.PUSH_TELEMETRY: push_telemetry,
     ApiKey.LIST_CONFIG_RESOURCES: {"resource_types": [2]},
     ApiKey.DESCRIBE_ACLS: ANY_ACL,
     ApiKey.CREATE_ACLS: {
@@ -388,6 +397,7 @@ def expected_errors(key: int, version: int) -> list[int]:
 # These say nothing more than that all is well, or that there is nothing to say.
 BARE_ANSWERS = {
     ApiKey.HEARTBEAT,
+    ApiKey.PUSH_TELEMETRY,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.SYNC_GROUP,
     ApiKey.ADD_OFFSETS_TO_TXN,

@@ -57,6 +57,9 @@ TOOLS: dict[str, Tool] = {
     "delegation-tokens": Tool(
         "tidelog.cli.delegation_tokens", "delegation_tokens", "Create, renew, expire and list tokens."
     ),
+    "client-metrics": Tool(
+        "tidelog.cli.client_metrics", "client_metrics", "Show and change which metrics clients push."
+    ),
     "broker-api-versions": Tool(
         "tidelog.cli.broker_api_versions", "broker_api_versions", "Print the APIs that brokers serve."
     ),

@@ -11,6 +11,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
 from tidelog.server.config.broker import BrokerConfig, key_of
 from tidelog.server.config.changes import ConfigOp, check_broker
+from tidelog.server.config.client_metrics import ClientMetricsConfigs
 from tidelog.server.config.group import GroupConfigs
 from tidelog.server.config.loggers import BrokerLoggers
 from tidelog.server.config.quotas import QUOTA_KINDS, check_quotas
@@ -30,6 +31,7 @@ class DynamicConfig:
         self.broker = broker
         self.topics = TopicConfigs(broker)
         self.groups = GroupConfigs(broker)
+        self.client_metrics = ClientMetricsConfigs()
         self.loggers = BrokerLoggers()
         # Called with the settings of users, clients and addresses, by path below /config.
         self.on_quota_change: Callable[[str, dict[str, str]], None] | None = None
@@ -51,6 +53,8 @@ class DynamicConfig:
             self.groups.validate(overrides)
         elif entity.kind in QUOTA_KINDS:
             check_quotas(entity.kind, overrides)
+        elif entity.kind == ConfigKind.CLIENT_METRICS:
+            self.client_metrics.validate(entity.name, overrides)
         else:
             raise InvalidRequest(f"settings of {entity.kind} are not served")
 
@@ -69,8 +73,8 @@ class DynamicConfig:
                 raise InvalidRequest(str(error)) from None
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
-        if entity.kind == ConfigKind.GROUP or entity.kind in QUOTA_KINDS:
-            return None  # they have no lists
+        if entity.kind in (ConfigKind.GROUP, ConfigKind.CLIENT_METRICS) or entity.kind in QUOTA_KINDS:
+            return None  # they have no lists; Kafka does not append to those of client metrics
         topic = entity.kind == ConfigKind.TOPIC
         key = self.topics.definition.get(name) if topic else key_of(name)
         if key is None or key.type is not ConfigType.LIST:

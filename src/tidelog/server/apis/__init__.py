@@ -32,6 +32,7 @@ FAMILIES = (
     "scram_credentials",
     "delegation_tokens",
     "acls",
+    "telemetry",
 )
 
 

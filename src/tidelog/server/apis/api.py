@@ -31,6 +31,8 @@ class Api:
     announced_min_version: int | None = None
     # Only the controller of a cluster can answer: other brokers pass the request on to it.
     forwarded: bool = False
+    # Listed in ApiVersions only if somebody can read the metrics that clients push.
+    for_collectors: bool = False
     # Only brokers may send it, over their own listeners.
     from_brokers: bool = False
     # The operations that its handler has authorized, such as "TOPIC WRITE", or NOT_CHECKED.

@@ -4,6 +4,7 @@
   client then asks again in a version that the broker serves.
 - v3 has the name and version of the client's software. An empty one, or one with other characters than
   letters, digits, "-" and ".", is INVALID_REQUEST.
+- The APIs of client metrics are listed only with metrics.listener.
 - In a cluster, the listeners of the brokers list the APIs between brokers, too.
 - v3 answers with the finalized features. Features whose lowest version is 0 are in v4 only.
 """
@@ -53,6 +54,7 @@ def answer_versions(
             )
             for api in sorted(services.apis.values(), key=lambda api: api.key)
             if not api.from_brokers or _is_for_brokers(services, listener)
+            if not api.for_collectors or services.config.metrics_listener is not None
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -2,14 +2,14 @@
 ListConfigResources (74) v0-1.
 
 - Resources: TOPIC 2, BROKER 4 (an empty name means all brokers), BROKER_LOGGER 8 (log levels; only
-  incremental changes) and GROUP 32 (the group need not exist; the broker's settings limit the values).
-  CLIENT_METRICS 16 is not served: INVALID_REQUEST.
+  incremental changes), CLIENT_METRICS 16 (a subscription need not exist) and GROUP 32 (the group need not
+  exist; the broker's settings limit the values).
 - DescribeConfigs v1 answers with the source and the synonyms of a value, v3 with its type and documentation.
   Values of sensitive settings are null.
 - AlterConfigs replaces all settings of a resource, IncrementalAlterConfigs changes the named settings.
   In both, a resource that occurs twice is INVALID_REQUEST.
 - Settings need DESCRIBE_CONFIGS or ALTER_CONFIGS on the topic, on the group or, for brokers, on the cluster.
-- ListConfigResources v0 lists client metrics (there are none), v1 the resources of the requested types.
+- ListConfigResources v0 lists subscriptions of client metrics, v1 the resources of the requested types.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ R = TypeVar(
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 RESOURCE_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-_NOT_SERVED = {CLIENT_METRICS: "client metrics"}
-_GROUPS = f"{ConfigKind.GROUP}/"
+_KINDS = {CLIENT_METRICS: ConfigKind.CLIENT_METRICS, GROUP: ConfigKind.GROUP}
 
 
 def describe_configs(
@@ -166,9 +165,10 @@ def _entries(
         if name not in services.metadata.snapshot.topics:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
         return dynamic.topics.describe(overrides_of(name), names, documentation=documentation)
-    if kind == GROUP:
-        own = services.metadata.snapshot.entity_configs.get(ConfigEntity(ConfigKind.GROUP, name).path, {})
-        return dynamic.groups.describe(name, own, names, documentation=documentation)
+    if kind in _KINDS:
+        own = services.metadata.snapshot.entity_configs.get(ConfigEntity(_KINDS[kind], name).path, {})
+        configs = dynamic.groups if kind == GROUP else dynamic.client_metrics
+        return configs.describe(name, own, names, documentation=documentation)
     if kind == BROKER and not name:
         return dynamic.broker.describe_default(names, documentation=documentation)
     if kind in (BROKER, BROKER_LOGGER):
@@ -187,8 +187,6 @@ def _check_broker(services: Services, name: str) -> None:
 
 
 def _unsupported(kind: int) -> InvalidRequest:
-    if kind in _NOT_SERVED:
-        return InvalidRequest(f"settings of {_NOT_SERVED[kind]} are not served")
     return InvalidRequest(f"resource type {kind} is not known")
 
 
@@ -310,8 +308,8 @@ def _entity(services: Services, kind: int, name: str) -> ConfigEntity:
         if name:
             _check_broker(services, name)
         return ConfigEntity(ConfigKind.BROKER, name or DEFAULT_ENTITY)
-    if kind == GROUP:
-        return ConfigEntity(ConfigKind.GROUP, name)
+    if kind in _KINDS:
+        return ConfigEntity(_KINDS[kind], name)
     raise _unsupported(kind)
 
 
@@ -344,18 +342,20 @@ def list_config_resources(
     names += [(kind, broker) for kind in (BROKER_LOGGER, BROKER) if kind in wanted]
     if TOPIC in wanted:
         names += [(TOPIC, name) for name in services.metadata.snapshot.topics]
-    if GROUP in wanted:
-        names += [
-            (GROUP, decode_name(path.removeprefix(_GROUPS)))
-            for path in services.metadata.snapshot.entity_configs
-            if path.startswith(_GROUPS)
-        ]
+    for kind in _KINDS.keys() & wanted:
+        names += [(kind, name) for name in _entity_names(services, _KINDS[kind])]
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
             for kind, name in names
         ]
     )
+
+
+def _entity_names(services: Services, kind: str) -> list[str]:
+    prefix = f"{kind}/"
+    entities = services.metadata.snapshot.entity_configs
+    return [decode_name(path.removeprefix(prefix)) for path in entities if path.startswith(prefix)]
 
 
 _ALTERS = ("TOPIC ALTER_CONFIGS", "GROUP ALTER_CONFIGS", "CLUSTER ALTER_CONFIGS")

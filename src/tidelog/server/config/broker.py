@@ -208,6 +208,7 @@ class BrokerConfig:
     tidelog_batch_unpacked_max_bytes: int
     tidelog_log_level: str
     tidelog_log_levels: tuple[str, ...]
+    telemetry_max_bytes: int
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transaction_max_timeout_ms: int
     transaction_partition_verification_enable: bool

@@ -206,5 +206,4 @@ ssl.keymanager.algorithm: How key managers are made.
 ssl.provider: The security provider for TLS.
 ssl.secure.random.implementation: The random generator for TLS.
 ssl.trustmanager.algorithm: How trust managers are made.
-telemetry.max.bytes: The largest report of metrics that a client may send.
 """

@@ -115,6 +115,7 @@ socket.receive.buffer.bytes int -1 high kafka=102400
 socket.request.max.bytes int 104857600 high >=1
 socket.send.buffer.bytes int -1 high kafka=102400
 super.users string "" medium unlisted
+telemetry.max.bytes int 1048576 low >=1
 unclean.leader.election.enable boolean false high cluster-wide
 """  # noqa: E501
 
@@ -489,10 +490,6 @@ metrics.recording.level string INFO low
 metrics.sample.window.ms long 30000 low >=1
 """
 
-_TELEMETRY = """\
-telemetry.max.bytes int 1048576 low >=1
-"""
-
 NOT_SERVED = {
     "one event loop does this work, whatever the number": _LOOP,
     "a waiting request leaves the purgatory the moment it is answered": _PURGATORY,
@@ -514,5 +511,4 @@ NOT_SERVED = {
     "no secrets are stored or looked up": _SECRETS,
     "Java classes cannot be loaded": _PLUGINS,
     "metrics are read over HTTP at metrics.listener, and nothing is pushed": _METRICS,
-    "clients' own metrics are not collected": _TELEMETRY,
 }
