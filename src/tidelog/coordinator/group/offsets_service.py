@@ -23,7 +23,7 @@ from tidelog.coordinator.group.offsets_fetch import (
     wanted_groups,
 )
 from tidelog.coordinator.group.offsets_upkeep import OffsetsUpkeep
-from tidelog.coordinator.group.records import NO_TIMESTAMP
+from tidelog.coordinator.group.records import LAST_TIMESTAMP, NO_TIMESTAMP
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.runtime import CoordinatorRuntime, Done, NewRecord, Shard
 from tidelog.errors import (
@@ -221,7 +221,8 @@ class GroupOffsets(Generic[S]):
     ) -> None:
         now = commit.commit_timestamp = self._clock.ms()
         if retention_ms != NO_TIMESTAMP:
-            commit.expire_timestamp = now + retention_ms
+            # A retention time near the end of its range means for ever.
+            commit.expire_timestamp = min(now + retention_ms, LAST_TIMESTAMP)
         records, codes = commit.records(
             self._settings.offset_metadata_max_bytes, check, with_topic_ids=self._settings.group_version >= 1
         )

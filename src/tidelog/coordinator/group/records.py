@@ -24,6 +24,7 @@ GROUP_METADATA_VERSION = 3
 """The version of the value: the newest without tagged fields, which all brokers since 2.3 write."""
 
 NO_TIMESTAMP = -1
+LAST_TIMESTAMP = 2**63 - 1
 NO_LEADER_EPOCH = -1
 
 
