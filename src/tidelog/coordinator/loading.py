@@ -18,6 +18,9 @@ log = logging.getLogger("tidelog.coordinator")
 # How long the replay of a chunk may keep the loop from requests at a time.
 SECONDS_A_TURN = 0.003
 
+PASSED_OVER_LINES = 5
+"""So many unreadable records of a load have a line of their own; the others are counted."""
+
 S = TypeVar("S", bound=Shard)
 
 
@@ -48,6 +51,7 @@ class Loading(Generic[S]):
         self._end = hosted.loads_up_to
         self._began = runtime.scheduler.clock.monotonic()
         self._records = 0
+        self._passed_over = 0
 
     def go_on(self, reads: CachedReads = CACHED) -> None:
         if not self._runtime.is_hosted(self._hosted):
@@ -109,14 +113,17 @@ class Loading(Generic[S]):
             else:
                 for at, record in enumerate(records):
                     if record.offset >= self._offset and record.key is not None:
-                        shard.replay(
-                            record.key,
-                            record.value,
-                            offset=record.offset,
-                            timestamp=record.timestamp,
-                            producer_id=producer_id,
-                            producer_epoch=header.producer_epoch,
-                        )
+                        try:
+                            shard.replay(
+                                record.key,
+                                record.value,
+                                offset=record.offset,
+                                timestamp=record.timestamp,
+                                producer_id=producer_id,
+                                producer_epoch=header.producer_epoch,
+                            )
+                        except Exception as error:
+                            self._pass_over(record.offset, error)
                     if at % 100 == 99:
                         yield
             journal.end = 0
@@ -126,6 +133,17 @@ class Loading(Generic[S]):
         if self._offset == before:
             self._offset = self._end  # no whole batch was read: the log ends here
 
+    def _pass_over(self, offset: int, error: Exception) -> None:
+        """Leave out a record that no coordinator wrote: it would keep all groups of the partition away."""
+        self._passed_over += 1
+        if self._passed_over <= PASSED_OVER_LINES:
+            log.warning(
+                "the record at offset %d of %s is passed over, because it cannot be read: %s",
+                offset,
+                self._hosted.partition.name,
+                f"{type(error).__name__}: {error}",
+            )
+
     def _finish(self) -> None:
         hosted = self._hosted
         hosted.is_loaded = True
@@ -134,6 +152,12 @@ class Loading(Generic[S]):
         except Exception as error:  # it concerns this partition alone
             self._failed(error)
             return
+        if self._passed_over > PASSED_OVER_LINES:
+            log.warning(
+                "%d records of %s are passed over, because they cannot be read",
+                self._passed_over,
+                hosted.partition.name,
+            )
         level = logging.INFO if self._records else logging.DEBUG
         log.log(
             level,

@@ -67,7 +67,14 @@ class TransactionShard:
             self.transactions.pop(transactional_id, None)
             self.ongoing.pop(transactional_id, None)
             return
-        self.take(transactional_id, decode_value(value))
+        try:
+            metadata = decode_value(value)
+        except Exception:
+            # Its earlier state may be wrong by now: a transaction that hangs is safe, a wrong outcome is not.
+            self.transactions.pop(transactional_id, None)
+            self.ongoing.pop(transactional_id, None)
+            raise
+        self.take(transactional_id, metadata)
 
     def take(self, transactional_id: str, metadata: Metadata) -> None:
         """Set the state of an id from its last record."""
