@@ -98,7 +98,9 @@ def test_the_file_that_kafka_ships_starts_a_broker(tmp_path: Path, text: str) ->
         lines = warnings(broker)
         for name in NOT_SERVED:
             assert len([line for line in lines if name in line]) == 1, f"one line for {name}: {lines}"
-        assert len(lines) == len(NOT_SERVED), lines
+        (opened,) = [line for line in lines if "is open to other machines" in line]
+        assert "PLAINTEXT://" in opened
+        assert len(lines) == len(NOT_SERVED) + 1, lines
         assert "CONTROLLER" in broker.log(), "the listener that is left out is named"
 
 

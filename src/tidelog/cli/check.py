@@ -1,4 +1,4 @@
-"""`tidelog check`: looks at a cluster and at settings of clients for ways to lose records."""
+"""`tidelog check`: looks at a cluster and at settings for ways to lose records, and for what is open."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tidelog.cli.durability_rules import (
     look_at_topics,
     unseen,
 )
+from tidelog.cli.exposed import Exposed, look_at_broker_file, look_at_exposure, print_exposures
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, switch, valued
 from tidelog.cli.output import connected_admin, failing, output_option, print_json
 from tidelog.config.properties import read_properties
@@ -49,6 +50,13 @@ DEFAULT_FACTOR = "default.replication.factor"
     multiple=True,
     help="A properties file with the settings of a consumer; may be repeated.",
 )
+@click.option(
+    "--broker-config",
+    "brokers",
+    metavar="FILE",
+    multiple=True,
+    help="A properties file of a broker, to list what it leaves open; may be repeated.",
+)
 @switch("--clients-only", "Check the files alone, without a cluster.")
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
@@ -60,29 +68,35 @@ def check(
     topics: tuple[str, ...],
     producers: tuple[str, ...],
     consumers: tuple[str, ...],
+    brokers: tuple[str, ...],
     clients_only: bool,
     output: str,
 ) -> None:
-    """Check a cluster and its clients against the eight rules for losing no record.
+    """Check a cluster and its clients against the eight rules for losing no record, and list what is open.
 
-    The exit code is 1 if a rule is broken.
+    The exit code is 1 if a rule is broken; what is open changes nothing about it.
     """
-    if clients_only and not (producers or consumers):
-        raise WrongUsage("--clients-only needs --producer-config or --consumer-config", ctx)
+    if clients_only and not (producers or consumers or brokers):
+        raise WrongUsage("--clients-only needs --producer-config, --consumer-config or --broker-config", ctx)
     if clients_only and topics:
         raise WrongUsage("--topic does not go with --clients-only", ctx)
     findings: list[Finding] = []
+    opened: list[Exposed] = []
     with failing():
         findings += look_at_files(producers, consumers)
+        for file in (*brokers, *producers, *consumers):
+            opened += look_at_broker_file(file, is_broker=file in brokers)
         findings += unseen(bool(producers), bool(consumers), cluster=not clients_only)
         if not clients_only:
             with connected_admin(bootstrap_server, command_config) as admin:
                 findings += look_at_cluster(admin, topics)
+                if not topics:
+                    opened += look_at_exposure(admin)
     findings.sort(key=lambda finding: finding.rule)
     if output == "json":
-        print_json([finding.as_json() for finding in findings])
+        print_json([*(finding.as_json() for finding in findings), *(each.as_json() for each in opened)])
     else:
-        print_findings(findings)
+        print_findings(findings, opened)
     if any(finding.status is Status.BROKEN for finding in findings):
         ctx.exit(1)
 
@@ -150,13 +164,14 @@ def switched_on(entries: Mapping[str, ConfigEntry], name: str) -> bool:
     return name in entries and entries[name].value == "true"
 
 
-def print_findings(findings: list[Finding]) -> None:
+def print_findings(findings: list[Finding], opened: list[Exposed]) -> None:
     for finding in findings:
         files = f" ({', '.join(finding.where)})" if finding.rule in (2, 3, 8) and finding.where else ""
         mark = MARKS[finding.status]
         click.echo(f"{finding.rule}  {mark}  {RULES[finding.rule]}: {finding.text}{files}")
         if finding.advice:
             click.echo(f"           {finding.advice}")
+    print_exposures(opened)
     broken = sorted({finding.rule for finding in findings if finding.status is Status.BROKEN})
     if broken:
         click.echo(f"broken: {', '.join(f'rule {rule}' for rule in broken)}")

@@ -49,6 +49,7 @@ from tidelog.server.group_metrics import GroupMetrics
 from tidelog.server.internal_topics import InternalTopics
 from tidelog.server.membership import Membership
 from tidelog.server.metrics import BrokerMetrics
+from tidelog.server.open_addresses import open_address_lines
 from tidelog.server.part_settings import (
     cleaner_settings,
     controller_quota_windows,
@@ -514,7 +515,10 @@ class Broker(LogManagerListener):
     def first_screen(self) -> str:
         metrics = None if self._metrics_server is None else self._metrics_server.url
         protocols = {endpoint.listener: endpoint.security_protocol for endpoint in self.config.endpoints}
-        return first_screen(self.broker_id, self.addresses, protocols, self.config.data_dirs, metrics)
+        warnings = open_address_lines(self.config)
+        return first_screen(
+            self.broker_id, self.addresses, protocols, self.config.data_dirs, metrics, warnings
+        )
 
     # -- stop --------------------------------------------------------------------------------------
 

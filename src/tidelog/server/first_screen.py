@@ -15,6 +15,7 @@ def first_screen(
     protocols: Mapping[str, str],
     folders: Sequence[str],
     metrics: str | None,
+    warnings: Sequence[str] = (),
 ) -> str:
     """The lines for the terminal; the examples use the first address, one without TLS and SASL if possible.
 
@@ -41,6 +42,7 @@ def first_screen(
     ]
     if metrics is not None:
         lines.append(f"  metrics at  {metrics}/metrics")
+    lines += [f"  warning     {warning}" for warning in warnings]
     lines += [
         "",
         f"  make a topic  {_command()} topics --bootstrap-server {address}{tool} --create --topic demo",

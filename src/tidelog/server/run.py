@@ -16,6 +16,7 @@ from tidelog.config.values import ConfigError
 from tidelog.records.loops import COMPILED
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.logs import set_levels, set_up_logging
+from tidelog.server.open_addresses import open_address_lines
 
 if TYPE_CHECKING:
     from tidelog.server.broker import Broker
@@ -42,7 +43,7 @@ def run_broker(
         return 1
     for line in config.notes:
         log.info("%s", line)
-    for line in config.warnings:
+    for line in (*config.warnings, *open_address_lines(config)):
         log.warning("%s", line)
     if not COMPILED:
         log.warning("the compiled module is not in use: the broker needs more CPU; `tidelog doctor` says why")
