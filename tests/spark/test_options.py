@@ -7,9 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark import SparkFiles
 
+from tidelog.config import ConfigError
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark import option_names
+from tidelog.spark.client_options import on_this_machine
+from tidelog.spark.contact import first_contact
 from tidelog.spark.options import (
     Assign,
     AtOffsets,
@@ -309,3 +313,46 @@ def test_every_documented_option_is_known() -> None:
     documented = {name.lower() for name in re.findall(r"`([\w.]+)(?:=\w+)?`", page.read_text())}
     known = {name.lower() for name in (*option_names.SOURCE, *option_names.SINK, *option_names.COMMON)}
     assert known <= documented, "every option stands in docs/spark.md"
+
+
+def test_secrets_are_not_shown() -> None:
+    secrets = {
+        "kafka.sasl.jaas.config": 'Module required password="pass word";',
+        "kafka.ssl.keystore.password": "pass word",
+        "kafka.ssl.keystore.key": "pass word",
+        "kafka.ssl.truststore.certificates": "pass word",
+        "kafka.sasl.oauthbearer.client.credentials.client.secret": "pass word",
+    }
+    shown = {"kafka.sasl.mechanism": "PLAIN"}
+    for options in (
+        source_options({**BASE, "subscribe": "orders", **secrets, **shown}),
+        sink_options({**BASE, **secrets, **shown}),
+    ):
+        assert "pass word" not in repr(options)
+        assert "'sasl.mechanism': 'PLAIN'" in repr(options)
+        again = pickle.loads(pickle.dumps(options))
+        assert again.client["ssl.keystore.password"] == "pass word"
+        assert "pass word" not in repr(again)
+
+
+def test_an_error_of_a_secret_does_not_show_it() -> None:
+    wrong = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
+    line = 'org.example.Module required password="pass word";'
+    options = sink_options({**BASE, **wrong, "kafka.sasl.jaas.config": line})
+    with pytest.raises(ConfigError, match=r"sasl\.jaas\.config=\[hidden\]: org\.example\.Module") as caught:
+        first_contact(options.client, 1000)
+    assert "pass word" not in str(caught.value)
+
+
+def test_a_store_is_found_among_the_files_that_spark_distributed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trust.jks").write_bytes(b"")
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+    client = {"ssl.truststore.location": "trust.jks", "ssl.keystore.location": "/etc/key.jks"}
+    found = on_this_machine(client)
+    assert found["ssl.truststore.location"] == str(tmp_path / "trust.jks")
+    assert found["ssl.keystore.location"] == "/etc/key.jks"
+    missing = {"ssl.truststore.location": "missing.jks"}
+    assert on_this_machine(missing) == missing

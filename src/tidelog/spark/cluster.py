@@ -20,6 +20,7 @@ from tidelog.clients.blocking import LoopThread
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 from tidelog.partitions import PartitionKey
+from tidelog.spark.client_options import on_this_machine
 from tidelog.spark.contact import first_contact
 from tidelog.spark.options import (
     Assign,
@@ -65,7 +66,7 @@ class AdminLink:
 
     def __init__(self, client: Mapping[str, str]) -> None:
         names = admin_definition()
-        self._settings = {name: value for name, value in client.items() if name in names}
+        self._settings = {name: value for name, value in on_this_machine(client).items() if name in names}
         self._open: tuple[LoopThread, OffsetAdmin] | None = None
         self._waiting: dict[str, Offsets] = {}
         """Positions to commit after the running commit, by group. Only the event loop uses it."""

@@ -6,6 +6,7 @@ contact only once with the same settings.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping
 
@@ -15,6 +16,7 @@ from tidelog.clients.blocking import LoopThread
 from tidelog.clients.errors import TimeoutException
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import KafkaError, RequestTimedOut
+from tidelog.spark.client_options import on_this_machine
 
 NO_ANSWER: tuple[type[KafkaError], ...] = (*RETRIED, RequestTimedOut, TimeoutException)
 # Extra time for the client's thread to report that the time is over.
@@ -31,7 +33,7 @@ def first_contact(client: Mapping[str, str], timeout_ms: int) -> None:
     if key in _reached():
         return
     names = admin_definition()
-    settings = {name: value for name, value in client.items() if name in names}
+    settings = {name: value for name, value in on_this_machine(client).items() if name in names}
     # One broker that does not answer must not take the time of the others.
     settings.setdefault("request.timeout.ms", str(max(1000, timeout_ms // 2)))
     settings.setdefault("socket.connection.setup.timeout.ms", str(max(1000, timeout_ms // 2)))
@@ -58,7 +60,8 @@ def _reach(thread: LoopThread, admin: AsyncAdmin, seconds: float) -> None:
     try:
         thread.run(ask(), timeout=seconds + GRACE_SECONDS)
     finally:
-        thread.run(admin.close(), timeout=GRACE_SECONDS)
+        with contextlib.suppress(TimeoutException):  # a slow end is no reason to fail
+            thread.run(admin.close(), timeout=GRACE_SECONDS)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.clients.settings import admin_definition, consumer_definition, producer_definition
 from tidelog.errors import InvalidReplicationFactor, TopicAlreadyExists, UnknownTopicOrPartition
+from tidelog.spark.client_options import on_this_machine
 from tidelog.spark.options import OptionError
 from tidelog.spark.transactions import TransactionManager
 
@@ -174,7 +175,8 @@ class Decisions:
     def __init__(self, client: Mapping[str, str], topic: str, transactions: TransactionManager) -> None:
         self.topic = topic
         self._transactions = transactions
-        common = {name: value for name, value in client.items() if name in admin_definition()}
+        local = on_this_machine(client)
+        common = {name: value for name, value in local.items() if name in admin_definition()}
         self._consumer = {name: value for name, value in common.items() if name in consumer_definition()}
         self._producer = {name: value for name, value in common.items() if name in producer_definition()}
         self._exists = False

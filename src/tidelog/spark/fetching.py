@@ -39,6 +39,7 @@ from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.protocol.wire import Buffer
+from tidelog.spark.client_options import on_this_machine
 
 log = logging.getLogger("tidelog.spark")
 
@@ -83,7 +84,7 @@ class PartitionFetcher:
     """Alternate `ask(offset)` and `answer()`. Errors of the partition itself are raised."""
 
     def __init__(self, client: Mapping[str, str], topic: str, partition: int, patience: float) -> None:
-        self.settings = consumer_settings(dict(client))
+        self.settings = consumer_settings(on_this_machine(client))
         self._security = Security(self.settings)
         self._topic = topic
         self._partition = partition

@@ -18,6 +18,7 @@ from tidelog.clients.settings import consumer_settings, producer_settings
 from tidelog.config import ConfigError
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
+from tidelog.spark.client_options import ClientOptions
 from tidelog.spark.option_names import unknown_to_sink, unknown_to_source
 
 log = logging.getLogger("tidelog.spark")
@@ -160,7 +161,7 @@ class _Given:
     __slots__ = ("options",)
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.options = {name.lower(): str(value) for name, value in options.items()}
+        self.options = ClientOptions({name.lower(): str(value) for name, value in options.items()})
 
     def refuse(self, unknown: Callable[[Iterable[str]], str | None]) -> None:
         """Raise the error that `unknown` finds in the names, if there is one."""
@@ -203,12 +204,12 @@ class _Given:
     def bootstrap_timeout_ms(self) -> int:
         return self.number("bootstrapTimeoutMs", 1, BOOTSTRAP_TIMEOUT_MS) or BOOTSTRAP_TIMEOUT_MS
 
-    def client(self) -> dict[str, str]:
-        return {
-            name.removeprefix("kafka."): value
+    def client(self) -> ClientOptions:
+        return ClientOptions(
+            (name.removeprefix("kafka."), value)
             for name, value in self.options.items()
             if name.startswith("kafka.")
-        }
+        )
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:

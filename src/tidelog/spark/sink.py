@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.clients.producer.blocking import Producer
+from tidelog.spark.client_options import on_this_machine
 from tidelog.spark.contact import first_contact
 from tidelog.spark.options import OptionError, SinkOptions, sink_options
 from tidelog.spark.sending import RowSender, Target, target_of
@@ -116,7 +117,7 @@ def write_plain(options: SinkOptions, target: Target, batches: Iterator[pa.Recor
 
 def producer_config(client: Mapping[str, str]) -> dict[str, str]:
     """The settings of the sink's producers: the given ones, and defaults that suit tasks."""
-    return {**DEFAULTS, **client}
+    return {**DEFAULTS, **on_this_machine(client)}
 
 
 class ProducerPool:

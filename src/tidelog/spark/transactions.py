@@ -22,6 +22,7 @@ from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import ConcurrentTransactions, KafkaError, TransactionalIdNotFound
 from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.spark.client_options import on_this_machine
 
 FEATURE = "transaction.version"
 LAST_CLASSIC_END = 4
@@ -130,7 +131,8 @@ class TransactionManager:
 
     def __init__(self, client: Mapping[str, str]) -> None:
         names = admin_definition()
-        self.admin = EndingAdmin({name: value for name, value in client.items() if name in names})
+        settings = on_this_machine(client)
+        self.admin = EndingAdmin({name: value for name, value in settings.items() if name in names})
         self.thread = LoopThread("tidelog-spark transactions")
         self._limits: Limits | None = None
 
