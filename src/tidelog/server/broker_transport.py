@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.config.values import Password
+from tidelog.config.values import ConfigError, Password
 from tidelog.endpoints import Endpoint
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.entries import ConfigSource
+from tidelog.server.file_version import FileVersion, file_version
 
 if TYPE_CHECKING:
     from tidelog.clients.async_connection import AsyncConnection
     from tidelog.clients.security import Security
     from tidelog.clients.settings import ClientSettings
+
+log = logging.getLogger("tidelog.server")
 
 TLS_SETTINGS = tuple(
     f"ssl.{name}"
@@ -65,9 +69,13 @@ class BrokerTransport:
     The modules of the clients are imported at the first connection, or with `prepare`.
     """
 
-    def __init__(self, properties: Mapping[str, object]) -> None:
-        """`properties` are settings of a client."""
+    def __init__(
+        self, properties: Mapping[str, object], latest: Callable[[], Mapping[str, object]] | None = None
+    ) -> None:
+        """`properties` are settings of a client. `latest` returns those of the next connection."""
         self._properties = properties
+        self._latest = latest
+        self._keys = _key_files(properties)
         self._prepared: tuple[ClientSettings, Security] | None = None
 
     def prepare(self) -> tuple[ClientSettings, Security]:
@@ -83,10 +91,26 @@ class BrokerTransport:
             self._prepared = settings, security
         return self._prepared
 
+    def _follow_changes(self) -> None:
+        """Use new settings and new keys, if there are any. Keys that cannot be used are logged."""
+        if self._latest is None:
+            return
+        properties = self._latest()
+        keys = _key_files(properties)
+        if properties == self._properties and keys == self._keys:
+            return
+        changed = BrokerTransport(properties)
+        try:
+            self._prepared = changed.prepare()
+        except ConfigError as error:
+            log.error("connections to brokers keep their keys: %s", error)
+        self._properties, self._keys = properties, keys
+
     async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> AsyncConnection:
         from tidelog.clients.async_connection import AsyncConnection
         from tidelog.clients.metadata import BrokerNode
 
+        self._follow_changes()
         settings, security = self.prepare()
         node = BrokerNode(broker_id, endpoint.host, endpoint.port)
         return await AsyncConnection.open(node, settings, security, timeout=timeout)
@@ -101,13 +125,23 @@ def transport_to(
     the system sizes the buffer.
     """
     (endpoint,) = [endpoint for endpoint in config.endpoints if endpoint.listener == listener]
-    properties = client_properties(config, endpoint, client_id)
-    if receive_buffer is not None and (size := config.text(receive_buffer)) is not None:
-        properties["receive.buffer.bytes"] = size
-    transport = BrokerTransport(properties)
-    if endpoint.security_protocol != "PLAINTEXT":
-        transport.prepare()  # a key that cannot be used fails the start
+
+    def properties() -> dict[str, object]:
+        found = client_properties(config, endpoint, client_id)
+        if receive_buffer is not None and (size := config.text(receive_buffer)) is not None:
+            found["receive.buffer.bytes"] = size
+        return found
+
+    if endpoint.security_protocol == "PLAINTEXT":
+        return BrokerTransport(properties())
+    transport = BrokerTransport(properties(), properties)
+    transport.prepare()  # a key that cannot be used fails the start
     return transport
+
+
+def _key_files(properties: Mapping[str, object]) -> tuple[FileVersion, ...]:
+    paths = (properties.get(f"ssl.{name}.location") for name in ("keystore", "truststore"))
+    return tuple(file_version(path if isinstance(path, str) else None) for path in paths)
 
 
 def client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from tidelog.security.key_store_changes import (
 from tidelog.security.principal import AuthenticationContext, KafkaPrincipalBuilder, principal_builder
 from tidelog.security.tls import TlsSettings, server_context
 from tidelog.server.config.tls import given_text, tls_settings
+from tidelog.server.file_version import FileVersion, file_version
 
 if TYPE_CHECKING:
     from tidelog.network.channel import Channel
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tidelog.server.config.broker import BrokerConfig
 
 log = logging.getLogger("tidelog.server")
-
-FileVersion = tuple[str, int, int, int] | None
 
 
 @dataclass(slots=True, frozen=True)
@@ -83,7 +81,7 @@ class TlsListener:
             self.listener == config.inter_broker_listener,
             config[prefix + "ssl.allow.dn.changes"] is True,
             config[prefix + "ssl.allow.san.changes"] is True,
-            (_version(settings.keystore_location), _version(settings.truststore_location)),
+            (file_version(settings.keystore_location), file_version(settings.truststore_location)),
         )
 
     def prepare(self, source: TlsSource) -> None:
@@ -144,13 +142,3 @@ def _load(source: TlsSource) -> LoadedTls:
     builder = principal_builder(source.builder, source.mapping_rules)
     return LoadedTls(source, context, certificate_names(settings), builder)
 
-
-def _version(path: str | None) -> FileVersion:
-    """What changes when a file is replaced or written."""
-    if path is None:
-        return None
-    try:
-        found = os.stat(path)
-    except OSError:
-        return path, 0, 0, 0
-    return path, found.st_mtime_ns, found.st_size, found.st_ino
