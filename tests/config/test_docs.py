@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tidelog.cli.config_docs import config_docs
 from tidelog.clients.setting_docs import client_texts
 from tidelog.clients.settings import admin_definition, consumer_definition, producer_definition
-from tidelog.server.config.broker import broker_definition, internal_topic_settings
+from tidelog.server.config.broker_definition import broker_definition, internal_topic_settings
 from tidelog.server.config.docs import broker_texts, topic_texts
 from tidelog.server.config.topic import topic_definition
 

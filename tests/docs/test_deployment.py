@@ -15,7 +15,7 @@ import pytest
 from tests.docs.pages import PROJECT
 from tidelog.cli.start import start
 from tidelog.config.properties import read_properties
-from tidelog.server.config.broker import broker_definition
+from tidelog.server.config.broker_definition import broker_definition
 
 PACKAGING = PROJECT / "packaging"
 DOCKERFILE = (PACKAGING / "Dockerfile").read_text().replace("\\\n", " ")

@@ -8,9 +8,7 @@ sends or reads slowly delays no other connection.
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -45,11 +43,11 @@ from tidelog.network.channel_state import (
 from tidelog.network.frames import SIZE
 from tidelog.network.listener_security import ANONYMOUS
 from tidelog.network.loop import READ, WRITE
-from tidelog.network.output import COPIED_BYTES, ChannelSocket, Output, read_together
+from tidelog.network.output import COPIED_BYTES, ChannelSocket, Output, hang_up, read_together
 from tidelog.network.request import NO_BYTES, FastRequest, Part, Request, part_size
 from tidelog.network.request_channel import RequestChannel
 from tidelog.network.request_metrics import ApiVersionEntry
-from tidelog.network.request_reader import RequestReader
+from tidelog.network.request_reader import RequestReader, first_reader
 from tidelog.network.tls_output import TlsOutput
 from tidelog.network.tls_transport import TlsTransport
 
@@ -63,13 +61,6 @@ BATCH_BYTES: Final = 64 * 1024
 """The responses of a batch are sent when they have so many bytes, or when the batch ends."""
 
 LateResponse = tuple[Request, Sequence[Part], int]  # a request, its response, and when that was given
-
-
-def hang_up(sock: ChannelSocket) -> None:
-    """Close a socket. The peer sees the end even if a forked process has the socket open, too."""
-    with suppress(OSError):  # the peer has gone already
-        sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
 
 
 class Channel:
@@ -145,14 +136,8 @@ class Channel:
         self._throttle: tuple[TimerHandle, Callable[[], None]] | None = None
         self._on_closed = on_closed
         # None when the channel is closed: the two refer to each other, and would wait for the collector.
-        authenticator = None if security is None else security.authenticator(self)
         self._reader: RequestReader | AuthenticationReader | None
-        if security is None or authenticator is None:
-            self._reader = RequestReader(self, context, sock)
-        else:
-            from tidelog.network.authentication_reader import AuthenticationReader
-
-            self._reader = AuthenticationReader(self, context, sock, security, authenticator)
+        self._reader = first_reader(self, context, sock, security)
         context.loop.register(self.fd, self._reader.on_event, READ)
 
     @property
@@ -232,16 +217,8 @@ class Channel:
 
     def keep_frame(self, request: Request) -> None:
         """Copy the frame of a request out of the shared buffer, unless the channel owns its bytes."""
-        frame = request.buffer
-        if self._reader is not None and self._reader.owns(frame):
-            return
-        copied = bytearray(frame)
-        request.memory = copied
-        request.buffer = memoryview(copied)
-        pool = self.context.pool
-        pool.used += len(copied)
-        if pool.is_out_of_memory:
-            self.context.check_limits()
+        if self._reader is None or not self._reader.owns(request.buffer):
+            self.context.copy_frame(request)
 
     # Responses
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
@@ -37,6 +38,13 @@ COPIED_RANGE_BYTES: Final = 256 * 1024
 
 COPIED_BYTES: Final = 32 * 1024
 """Up to this size a copy is cheaper than the three calls that header, file and tail take."""
+
+
+def hang_up(sock: ChannelSocket) -> None:
+    """Close a socket. The peer sees the end even if a forked process has the socket open, too."""
+    with suppress(OSError):  # the peer has gone already
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
 
 
 def read_together(size: int, parts: Sequence[Part]) -> bytes | None:

@@ -161,7 +161,16 @@ class RequestChannel:
         if not self._is_over_limits():
             self.is_full = False
 
-    # Completed requests
+    # The memory of requests, and completed requests
+
+    def copy_frame(self, request: Request) -> None:
+        """Copy the frame of a request out of the shared buffer, into memory that counts for the pool."""
+        copied = bytearray(request.buffer)
+        request.memory = copied
+        request.buffer = memoryview(copied)
+        self.pool.used += len(copied)
+        if self.pool.is_out_of_memory:
+            self.check_limits()
 
     def release_memory(self, request: Request) -> None:
         """Give the memory of a request's frame back to the pool."""

@@ -28,7 +28,9 @@ from tidelog.network.request_metrics import ApiVersionEntry
 from tidelog.network.twins import known_header
 
 if TYPE_CHECKING:
+    from tidelog.network.authentication_reader import AuthenticationReader
     from tidelog.network.channel import Channel
+    from tidelog.network.listener_security import ListenerSecurity
 
 KnownHeader = tuple[ApiVersionEntry, int, int]
 """The API version, the correlation id, and where the body begins."""
@@ -293,3 +295,15 @@ class RequestReader:
     def close(self) -> None:
         """Release the memory of the frame that is being received."""
         self._frames.close()
+
+
+def first_reader(
+    channel: Channel, context: RequestChannel, sock: ChannelSocket, security: ListenerSecurity | None
+) -> RequestReader | AuthenticationReader:
+    """The reader of a new channel: it authenticates the client first, if its listener asks for that."""
+    authenticator = None if security is None else security.authenticator(channel)
+    if security is None or authenticator is None:
+        return RequestReader(channel, context, sock)
+    from tidelog.network.authentication_reader import AuthenticationReader
+
+    return AuthenticationReader(channel, context, sock, security, authenticator)

@@ -23,12 +23,12 @@ from tidelog.clock import TimerHandle
 from tidelog.endpoints import Endpoint
 from tidelog.metrics.registry import Family, Meter, Registry
 from tidelog.network.authentication_log import AuthenticationLog
-from tidelog.network.channel import Channel, hang_up
+from tidelog.network.channel import Channel
 from tidelog.network.limits import ConnectionQuotas, NetworkLimits
 from tidelog.network.listener_security import ListenerSecurity
 from tidelog.network.loop import READ, BrokerLoop
 from tidelog.network.memory import MemoryPool
-from tidelog.network.output import ChannelSocket
+from tidelog.network.output import ChannelSocket, hang_up
 from tidelog.network.request import FastPath, Handler
 from tidelog.network.request_channel import Formatter, RequestChannel, Versions
 from tidelog.network.request_metrics import RequestChannelMetrics

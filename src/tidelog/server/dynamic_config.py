@@ -9,7 +9,8 @@ from tidelog.config.values import ConfigError, ConfigType
 from tidelog.controller.interface import ConfigEntity, ConfigKind
 from tidelog.errors import InvalidRequest
 from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
-from tidelog.server.config.broker import BrokerConfig, key_of
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.broker_definition import key_of
 from tidelog.server.config.changes import ConfigOp, check_broker
 from tidelog.server.config.client_metrics import ClientMetricsConfigs
 from tidelog.server.config.group import GroupConfigs

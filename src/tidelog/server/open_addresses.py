@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tidelog.security.exposure import SETTINGS, open_addresses
-from tidelog.server.config.broker import LISTENER_PREFIX, BrokerConfig
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.broker_definition import LISTENER_PREFIX
 
 
 def open_address_lines(config: BrokerConfig) -> list[str]:

@@ -266,7 +266,7 @@ class Router:
 
 def _is_secret(setting: str) -> bool:
     """Whether the value of a setting is secret; an unknown setting may be a password."""
-    from tidelog.server.config.broker import key_of
+    from tidelog.server.config.broker_definition import key_of
     from tidelog.server.config.topic import topic_definition
 
     key = key_of(setting) or topic_definition().get(setting)

@@ -9,15 +9,22 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelog.config.definition import ConfigDef, ConfigKey
+from tidelog.config.definition import ConfigKey
 from tidelog.config.properties import read_properties
 from tidelog.config.values import ConfigError, ConfigValue, render_value
 from tidelog.endpoints import Endpoint
-from tidelog.server.config import broker_settings
+from tidelog.server.config.broker_definition import (
+    LISTENER_PREFIX,
+    broker_definition,
+    cluster_settings,
+    internal_topic_settings,
+    key_of,
+    security_settings,
+    tls_listener_settings,
+)
 from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
 from tidelog.server.config.listeners import Listeners, resolve_listeners
 
@@ -26,67 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidelog.server.config")
 
-LISTENER_PREFIX = "listener.name."
 LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
-SASL_MECHANISMS = ("gssapi", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
-OF_MECHANISM = ("connections.max.reauth.ms", "sasl.jaas.config", "sasl.server.callback.handler.class")
-"""Settings that can have the prefix of a listener and of a mechanism."""
 
 _RETENTION_TIMES = ("log.retention.hours", "log.retention.minutes", "log.retention.ms")
 _MS_PER_UNIT = {"hours": 3_600_000, "minutes": 60_000}
-
-
-@cache
-def broker_definition() -> ConfigDef:
-    served = (
-        broker_settings.SERVED
-        + broker_settings.INTERNAL_TOPICS
-        + broker_settings.TRANSACTIONS
-        + broker_settings.CLUSTER
-        + broker_settings.SASL
-        + broker_settings.TOKENS
-        + broker_settings.TLS
-        + broker_settings.OURS
-    )
-    return ConfigDef(served, broker_settings.NOT_SERVED)
-
-
-@cache
-def internal_topic_settings() -> tuple[str, ...]:
-    return tuple(line.split()[0] for line in broker_settings.INTERNAL_TOPICS.splitlines())
-
-
-@cache
-def cluster_settings() -> frozenset[str]:
-    """The settings that need zookeeper.connect."""
-    return frozenset(line.split()[0] for line in broker_settings.CLUSTER.splitlines())
-
-
-@cache
-def security_settings() -> frozenset[str]:
-    """The settings of SASL, TLS and delegation tokens, which have no attributes."""
-    lines = (broker_settings.SASL + broker_settings.TOKENS).splitlines()
-    return tls_listener_settings() | {line.split()[0] for line in lines}
-
-
-@cache
-def tls_listener_settings() -> frozenset[str]:
-    """The settings of listeners with TLS."""
-    return frozenset(line.split()[0] for line in broker_settings.TLS.splitlines())
-
-
-def key_of(name: str) -> ConfigKey | None:
-    """The key of a setting, also with the prefix of a listener (`listener.name.NAME.SETTING`)."""
-    return broker_definition().get(base_name(name))
-
-
-def base_name(name: str) -> str:
-    """A name without the prefixes of a listener and of a SASL mechanism."""
-    if not name.startswith(LISTENER_PREFIX):
-        return name
-    rest = name[len(LISTENER_PREFIX) :].partition(".")[2]
-    mechanism, _, setting = rest.partition(".")
-    return setting if mechanism in SASL_MECHANISMS and setting in OF_MECHANISM else rest
 
 
 class BrokerConfig:

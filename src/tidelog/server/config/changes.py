@@ -9,10 +9,9 @@ from typing import NamedTuple
 from tidelog.config.definition import ConfigKey, Dynamic
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidRequest, UnknownServerError
-from tidelog.server.config.broker import (
-    LISTENER_LIMITS,
+from tidelog.server.config.broker import LISTENER_LIMITS, BrokerConfig
+from tidelog.server.config.broker_definition import (
     LISTENER_PREFIX,
-    BrokerConfig,
     base_name,
     key_of,
     security_settings,

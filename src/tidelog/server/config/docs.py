@@ -7,7 +7,7 @@ from functools import cache
 
 from tidelog.config.definition import ConfigDef, ConfigKey, Dynamic
 from tidelog.server.config import broker_docs, broker_docs_not_served, topic_docs
-from tidelog.server.config.broker import broker_definition, internal_topic_settings
+from tidelog.server.config.broker_definition import broker_definition, internal_topic_settings
 from tidelog.server.config.topic import topic_definition
 
 INTRODUCTION = """\
