@@ -30,6 +30,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "delete-records": ("--offset-json-file", FILE),
     "get-offsets": ("--topic", "t", "--command-config", FILE),
     "configs": ("--describe", "--topic", "t", "--command-config", FILE),
+    "acls": ("--list", "--command-config", FILE),
     "broker-api-versions": ("--command-config", FILE),
     "producer-perf-test": (
         *("--topic", "t", "--num-records", "1", "--record-size", "1"),

@@ -54,6 +54,7 @@ TOOLS: dict[str, Tool] = {
     ),
     "get-offsets": Tool("tidelog.cli.get_offsets", "get_offsets", "Print the offsets of partitions."),
     "configs": Tool("tidelog.cli.configs", "configs", "Describe and change settings while brokers run."),
+    "acls": Tool("tidelog.cli.acls", "acls", "Add, remove and list access rules."),
     "delegation-tokens": Tool(
         "tidelog.cli.delegation_tokens", "delegation_tokens", "Create, renew, expire and list tokens."
     ),
