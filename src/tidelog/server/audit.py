@@ -1,7 +1,7 @@
 """AuditLog: who was allowed or denied what, and who changed something.
 
-The logger `tidelog.authorizer` has a line for each denied operation at INFO, for each allowed one at DEBUG.
-`on_event` gets the same as a dict, for the topic of `tidelog.audit.topic`.
+The logger `tidelog.authorizer` has a line for each denied operation and each change at INFO, and for each
+allowed operation at DEBUG. `on_event` gets the same as a dict, for the topic of `tidelog.audit.topic`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ AuditEvent = dict[str, str | int | bool | None]
 
 
 class AuditLog:
-    """Counts decisions since the start, and tells who reads the audit."""
+    """Counts decisions since the start, and tells who reads the audit. Nothing is told until it `is_on`."""
 
-    __slots__ = ("allowed", "denied", "on_event")
+    __slots__ = ("allowed", "denied", "is_on", "on_event")
 
     def __init__(self) -> None:
         self.allowed = 0
         self.denied = 0
+        self.is_on = False
         self.on_event: Callable[[AuditEvent], None] | None = None
 
     @property
     def tells_allowed(self) -> bool:
         """Whether every allowed operation is told: then no decision is remembered."""
-        return self.on_event is not None or log.isEnabledFor(logging.DEBUG)
+        return self.is_on and log.isEnabledFor(logging.DEBUG)
 
     def decided(
         self,
@@ -51,7 +52,9 @@ class AuditLog:
         else:
             self.denied += 1
         level = logging.DEBUG if allowed else logging.INFO
-        if not tell or not (self.on_event is not None or log.isEnabledFor(level)):
+        if not tell or not self.is_on:
+            return
+        if not log.isEnabledFor(level) and (allowed or self.on_event is None):
             return
         event: AuditEvent = {
             "event": "allowed" if allowed else "denied",
@@ -65,7 +68,7 @@ class AuditLog:
 
     def changed(self, request: Request, what: str, name: str, change: str) -> None:
         """Note a change that was made: of a topic, a setting or an access rule. No values, no secrets."""
-        if self.on_event is None and not log.isEnabledFor(logging.INFO):
+        if not self.is_on:
             return
         resource = f"{what}:{name}"
         event: AuditEvent = {"event": "changed", **_source(request), "resource": resource, "change": change}

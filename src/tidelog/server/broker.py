@@ -30,7 +30,6 @@ from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
 from tidelog.metadata.nodes import BadNode
-from tidelog.metadata.state import ClusterState
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.loop import BrokerLoop
@@ -41,6 +40,7 @@ from tidelog.server.apis import served_apis
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.router import Router
 from tidelog.server.apis.small_produce import SmallProduces
+from tidelog.server.broker_quotas import follow_quotas, make_quotas
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
@@ -52,15 +52,12 @@ from tidelog.server.metrics import BrokerMetrics
 from tidelog.server.open_addresses import open_address_lines
 from tidelog.server.part_settings import (
     cleaner_settings,
-    controller_quota_windows,
     intervals,
     move_settings,
     network_limits,
-    quota_windows,
 )
 from tidelog.server.platform import Platform, RealPlatform
 from tidelog.server.producer_ids import ProducerIds
-from tidelog.server.quota.callback import load_callback
 from tidelog.server.quota.quota_managers import QuotaManagers
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
@@ -79,6 +76,7 @@ from tidelog.storage.partition_folders import has_log_files
 if TYPE_CHECKING:
     from tidelog.metrics.http import Health, MetricsServer
     from tidelog.security.authorizer import Authorizer
+    from tidelog.server.audit_topic import AuditTopic
     from tidelog.server.broker_security import BrokerSecurity
 
 log = logging.getLogger("tidelog.server")
@@ -131,6 +129,7 @@ class Broker(LogManagerListener):
         self._metrics_server: MetricsServer | None = None
         self._security: BrokerSecurity | None = None  # None without TLS, SASL and delegation tokens
         self._authorizer: Authorizer | None = None
+        self._audit_topic: AuditTopic | None = None
 
     # -- start -------------------------------------------------------------------------------------
 
@@ -152,16 +151,17 @@ class Broker(LogManagerListener):
             dynamic.load(stored, self.broker_id)
             logs.recovery_threads.per_log_dir = self.config.num_recovery_threads_per_data_dir
             self._loop.set_io_threads(self.config.num_io_threads)
-            self._quotas = self._make_quotas()
+            self._quotas = make_quotas(self.config, self._clock)
             services = self._assemble(logs, metadata, membership, dynamic, self._quotas)
             if self.config.needs_security:
                 from tidelog.server.broker_security import BrokerSecurity
 
                 self._security = BrokerSecurity(self.config, self._loop)
                 await self._security.start(services, membership)
+            self._start_audit(services)
             await self._start_authorizer(services, membership)
             self._server = server = self._bind(services)
-            self._follow_quotas(services, server, stored)
+            follow_quotas(services, server, stored, self.registry)
             self._metrics_server = metrics_server = await self._bind_metrics()
             topics = dynamic.topics
             membership.check_folders(logs)
@@ -308,6 +308,18 @@ class Broker(LogManagerListener):
         services.failed = self._router.failed
         return services
 
+    def _start_audit(self, services: Services) -> None:
+        if not self.config.tidelog_audit_topic:
+            return
+        from tidelog.server.audit_topic import AuditTopic
+
+        self._audit_topic = topic = AuditTopic(
+            self.config.tidelog_audit_topic, self.broker_id, services.replicas, services.internal_topics
+        )
+        services.audit.is_on = True
+        services.audit.on_event = topic.record
+        self.registry.collect(topic.families)
+
     async def _start_authorizer(self, services: Services, membership: Membership) -> None:
         """Make and start the authorizer of the settings, if there is one."""
         if not self.config.authorizer_class_name.strip():
@@ -324,26 +336,8 @@ class Broker(LogManagerListener):
         except (BadNode, ConfigError) as error:
             raise StartFailed(str(error)) from error
         services.authorizer = authorizer
+        services.audit.is_on = True
         self.registry.collect(AuthorizerMetrics(authorizer, services.audit).families)
-
-    def _make_quotas(self) -> QuotaManagers:
-        config = self.config
-        name = config.client_quota_callback_class
-        try:
-            callback = None if name is None else load_callback(name, config.public_texts())
-        except ConfigError as error:
-            raise StartFailed(str(error)) from error
-        return QuotaManagers(self._clock, quota_windows(config), controller_quota_windows(config), callback)
-
-    def _follow_quotas(self, services: Services, server: SocketServer, stored: ClusterState) -> None:
-        """Apply the quotas of the tree, and their changes from now on."""
-        quotas = services.quotas
-        quotas.set_connection_rate = server.set_connection_rate
-        services.dynamic_config.on_quota_change = quotas.entity_changed
-        quotas.load(stored.entity_configs)
-        if self.config.client_quota_callback_class is not None:
-            services.metadata.on_update = quotas.metadata_changed
-        self.registry.collect(quotas.families)
 
     def _apis(self) -> dict[int, Api]:
         """The served APIs; if two-phase commits are enabled, with their version of InitProducerId."""
@@ -546,6 +540,8 @@ class Broker(LogManagerListener):
         if self._router is not None:
             await self._router.drain(tree_seconds)
         self.state = BrokerState.BROKER_SHUTTING_DOWN
+        if self._audit_topic is not None:
+            self._audit_topic.close()
         if self._topic_creation is not None:
             await self._topic_creation.drain()
         if self._tasks:

@@ -270,7 +270,7 @@ def _note_change(
     services: Services, request: Request, kind: int, name: str, settings: Sequence[str]
 ) -> None:
     what = {TOPIC: "TopicConfig", GROUP: "GroupConfig"}.get(kind, "BrokerConfig")
-    services.audit.changed(request, what, name, f"settings changed: {', '.join(settings)}")
+    services.audit.changed(request, what, name, f"changed: {', '.join(settings)}")
 
 
 class _Altered(TypedDict):

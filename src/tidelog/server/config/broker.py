@@ -155,6 +155,7 @@ class BrokerConfig:
     socket_request_max_bytes: int
     socket_send_buffer_bytes: int
     super_users: str
+    tidelog_audit_topic: str
     tidelog_batch_unpacked_max_bytes: int
     tidelog_log_level: str
     tidelog_log_levels: tuple[str, ...]

@@ -274,6 +274,9 @@ ssl.truststore.type: The format of the trust store: JKS, PKCS12 or PEM. Without 
 super.users: Principals that may do everything whatever the access rules say, separated by semicolons:
   User:admin;User:CN=broker,O=Tide. Brokers of a cluster need to be among them, or a rule for CLUSTER_ACTION.
 telemetry.max.bytes: The largest push of metrics that a client may send, compressed and uncompressed.
+tidelog.audit.topic: The topic for the events of the audit: denied operations, and changes of topics, settings
+  and access rules, as JSON. Each broker writes to a partition that it leads, and drops events that it
+  cannot write in time.
 tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The broker refuses a larger batch
   before it uses the memory.
 tidelog.broker.suspicion.enable: Whether the controller moves leaderships away from a broker on its own host

@@ -144,6 +144,7 @@ transactional.id.expiration.ms int 604800000 high >=1
 
 OURS = """\
 metrics.listener string null low address ours
+tidelog.audit.topic string "" low ours
 tidelog.batch.unpacked.max.bytes int 134217728 medium >=1 ours
 tidelog.log.level string INFO medium anycase(TRACE,DEBUG,INFO,WARN,ERROR,FATAL) ours
 tidelog.log.levels list "" low levels ours
