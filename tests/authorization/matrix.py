@@ -76,6 +76,27 @@ def user_of(case: Case, scenario: str) -> str:
     return SUPER_USER if scenario == "super" else f"{case.name}_{scenario}"
 
 
+def plain_connection(address: tuple[str, int] | str, user: str) -> RawConnection:
+    """A connection as a user whose password is its name."""
+    connection = RawConnection(address)
+    connection.call_json("SaslHandshake", 1, {"mechanism": "PLAIN"})
+    token = base64.b64encode(f"\0{user}\0{user}".encode()).decode()
+    answer = connection.call_json("SaslAuthenticate", 1, {"authBytes": token})
+    assert answer["errorCode"] == 0, answer
+    return connection
+
+
+def plain_settings() -> dict[str, str]:
+    """The settings of a broker with the users of the matrix, on the listener SASL_PLAINTEXT."""
+    passwords = " ".join(f'user_{user}="{user}"' for user in users())
+    return {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {passwords};"
+        ),
+    }
+
+
 def users() -> list[str]:
     return [SUPER_USER] + [
         user_of(case, scenario) for case in CASES for scenario in scenarios(case) if scenario != "super"

@@ -6,7 +6,6 @@ and from kafka3 tests/data/acl_requests.json.gz.
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import sys
@@ -16,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.authorization.acl_requests import play
-from tests.authorization.matrix import Matrix, users
+from tests.authorization.matrix import Matrix, plain_connection, plain_settings
 from tests.kafka.servers import free_port, new_kafka
-from tests.support.raw import RawConnection
 from tidelog.protocol.json import Json
 
 DATA = Path(__file__).parent.parent / "data"
@@ -33,28 +31,13 @@ def recording(kind: str) -> Path:
     return DATA / f"acl_matrix_{kind}.json.gz"
 
 
-def plain_connection(address: tuple[str, int], user: str) -> RawConnection:
-    """A connection as a user whose password is its name."""
-    connection = RawConnection(address)
-    connection.call_json("SaslHandshake", 1, {"mechanism": "PLAIN"})
-    token = base64.b64encode(f"\0{user}\0{user}".encode()).decode()
-    answer = connection.call_json("SaslAuthenticate", 1, {"authBytes": token})
-    assert answer["errorCode"] == 0, answer
-    return connection
-
-
 @contextmanager
 def authorizing_kafka(kind: str, folder: Path) -> Iterator[tuple[str, int]]:
     """A Kafka with an authorizer; yields the address of its listener with SASL."""
     own, sasl, controller = free_port(), free_port(), free_port()
     listeners = f"PLAINTEXT://127.0.0.1:{own},SASL_PLAINTEXT://127.0.0.1:{sasl}"
-    passwords = " ".join(f'user_{user}="{user}"' for user in users())
-    settings = {
+    settings = plain_settings() | {
         "listeners": listeners,
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-            f"org.apache.kafka.common.security.plain.PlainLoginModule required {passwords};"
-        ),
         "authorizer.class.name": AUTHORIZERS[kind],
         "super.users": "User:ANONYMOUS;User:admin",
         "unstable.api.versions.enable": "false",

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.security.exposure import exposures, holds_secrets, is_loopback, known_passwords, open_addresses
 from tidelog.server.config.broker import BrokerConfig
@@ -117,7 +118,12 @@ def test_an_open_broker_says_so_in_one_line_and_on_its_first_screen(tmp_path: Pa
         "metrics.listener": f"0.0.0.0:{metrics}",
     }
     with Broker(tmp_path, settings) as broker:
-        lines = [line for line in broker.log().splitlines() if "is open to other machines" in line]
+
+        def told() -> list[str]:
+            return [line for line in broker.log().splitlines() if "is open to other machines" in line]
+
+        eventually(lambda: len(told()) >= 4, "the first screen has the warnings")
+        lines = told()
     logged = [line for line in lines if "level=warn" in line]
     shown = [line for line in lines if line.startswith("  warning")]
     assert len(logged) == len(shown) == 2
@@ -138,7 +144,7 @@ def test_check_lists_what_the_files_leave_open(tmp_path: Path) -> None:
         for line in check("--clients-only", "--broker-config", str(file)).splitlines()
         if " open " in line
     ]
-    assert [line.split(":")[0].split("open")[1].strip() for line in opened] == [
+    assert [line.partition(" open ")[2].split(":")[0].strip() for line in opened] == [
         "listener PLAINTEXT",
         "no authorizer",
         "ssl.key.password",

@@ -48,7 +48,11 @@ class Broker:
     """
 
     def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
-        given = {name.replace("_", "."): value for name, value in {**(config or {}), **settings}.items()}
+        # A name with dots is one of Kafka's. Names of listeners in it may have underscores: sasl_ssl.
+        given = {
+            name if "." in name else name.replace("_", "."): value
+            for name, value in {**(config or {}), **settings}.items()
+        }
         self.settings = SETTINGS_FOR_TESTS | {name: _text(value) for name, value in given.items()}
         self._folder = ""
         self._process = 0

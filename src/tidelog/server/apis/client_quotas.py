@@ -7,6 +7,7 @@
 - AlterClientQuotas: one result for each entity, of its last entry. An unknown kind or quota, an empty name,
   a fraction where a whole number is expected, and a host that cannot be resolved are INVALID_REQUEST. An
   unknown quota can be removed. `validate_only` checks, and changes nothing.
+- They need DESCRIBE_CONFIGS and ALTER_CONFIGS on the cluster.
 Any broker of a cluster answers both from the tree.
 """
 
@@ -18,7 +19,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind, ConfigOperation
-from tidelog.errors import InvalidRequest, KafkaError, UnknownServerError, UnsupportedVersion
+from tidelog.errors import (
+    ClusterAuthorizationFailed,
+    InvalidRequest,
+    KafkaError,
+    UnknownServerError,
+    UnsupportedVersion,
+)
 from tidelog.metadata.state import DEFAULT_ENTITY
 from tidelog.network.request import Request
 from tidelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
@@ -27,6 +34,14 @@ from tidelog.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasResponse,
 )
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import (
+    ALTER_CONFIGS,
+    CLUSTER,
+    DENIED,
+    DESCRIBE_CONFIGS,
+    check_cluster,
+    is_allowed,
+)
 from tidelog.server.config.quotas import QUOTA_KINDS, SCRAM, quota_text, quotas_of
 from tidelog.server.services import Services
 
@@ -42,6 +57,7 @@ async def describe_client_quotas(
     services: Services, request: Request, body: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     try:
+        check_cluster(services, request, DESCRIBE_CONFIGS)
         wanted = _filter(body)
         found = await services.controller.entity_configs()
     except KafkaError as error:
@@ -116,6 +132,7 @@ async def alter_client_quotas(
     services: Services, request: Request, body: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
     entries: dict[tuple[tuple[str, str | None], ...], AlterClientQuotasResponse.EntryData] = {}
+    is_denied = not is_allowed(services, request, ALTER_CONFIGS, CLUSTER)
     for entry in body.entries:
         parts: Parts = {part.entity_type: part.entity_name for part in entry.entity}
         result = AlterClientQuotasResponse.EntryData(
@@ -126,11 +143,16 @@ async def alter_client_quotas(
             ],
         )
         try:
+            if is_denied:
+                raise ClusterAuthorizationFailed(DENIED)
             entity = await _entity(parts)
             changes = _changes(entity, entry.ops)
             await services.controller.incremental_alter_configs(
                 entity, changes, validate_only=body.validate_only
             )
+            if not body.validate_only:
+                names = ", ".join(change.name for change in changes)
+                services.audit.changed(request, "ClientQuota", entity.path, f"settings changed: {names}")
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = None if isinstance(error, UnknownServerError) else error.message
@@ -178,4 +200,7 @@ def _changes(entity: ConfigEntity, ops: list[AlterClientQuotasRequest.OpData]) -
     return list(changes.values())
 
 
-APIS = (Api(48, 0, 1, describe_client_quotas), Api(49, 0, 1, alter_client_quotas))
+APIS = (
+    Api(48, 0, 1, describe_client_quotas, access=("CLUSTER DESCRIBE_CONFIGS",)),
+    Api(49, 0, 1, alter_client_quotas, access=("CLUSTER ALTER_CONFIGS",)),
+)

@@ -4,6 +4,8 @@
   DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Without delegation.token.secret.key it is
   DELEGATION_TOKEN_AUTH_DISABLED.
 - Owner and renewers may renew and expire a token; for others it is DELEGATION_TOKEN_OWNER_MISMATCH.
+- A token for another owner needs CREATE_TOKENS on that user. Describe shows tokens of others with DESCRIBE
+  on the token or DESCRIBE_TOKENS on its owner.
 - v3 of Create names an owner, v3 of Describe has the requester.
 - Describe lists the tokens that one of some principals owns, asked for or may renew: with an empty list none,
   without a list all.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from tidelog.errors import (
     DelegationTokenAuthDisabled,
+    DelegationTokenAuthorizationFailed,
     DelegationTokenRequestNotAllowed,
     InvalidPrincipalType,
     KafkaError,
@@ -36,10 +39,19 @@ from tidelog.protocol.messages.renew_delegation_token import (
     RenewDelegationTokenResponse,
 )
 from tidelog.security.delegation_tokens import DelegationTokenManager, owns_or_renews
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import NOT_CHECKED, Api
+from tidelog.server.apis.authorization import (
+    CREATE_TOKENS,
+    DELEGATION_TOKEN,
+    DENIED,
+    DESCRIBE,
+    DESCRIBE_TOKENS,
+    USER,
+    is_allowed,
+)
 from tidelog.server.services import Services
 
-USER = "User"
+USER_TYPE = "User"
 ANONYMOUS = "User:ANONYMOUS"
 WITH_REQUESTER = 3
 
@@ -69,7 +81,9 @@ async def create_delegation_token(
         answer.token_requester_principal_type, answer.token_requester_principal_name = kind, name
     try:
         tokens = _manager(services, request)
-        if any(renewer.principal_type != USER for renewer in body.renewers):
+        if owner != requester and not is_allowed(services, request, CREATE_TOKENS, USER, owner):
+            raise DelegationTokenAuthorizationFailed(DENIED)
+        if any(renewer.principal_type != USER_TYPE for renewer in body.renewers):
             raise InvalidPrincipalType("renewers are users")
         renewers = [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in body.renewers]
         node = await tokens.create(owner, requester, renewers, body.max_lifetime_ms)
@@ -120,7 +134,16 @@ def describe_delegation_token(
             _described(node, tokens.hmac_of(node.token_id), request.api_version)
             for node in tokens.tokens()
             if owners is None or any(owns_or_renews(node, owner) for owner in owners)
+            if _may_describe(services, request, node)
         ]
+    )
+
+
+def _may_describe(services: Services, request: Request, node: TokenNode) -> bool:
+    return (
+        owns_or_renews(node, request.principal)
+        or is_allowed(services, request, DESCRIBE, DELEGATION_TOKEN, node.token_id, tell_denied=False)
+        or is_allowed(services, request, DESCRIBE_TOKENS, USER, node.owner, tell_denied=False)
     )
 
 
@@ -152,8 +175,8 @@ def _described(
 
 
 APIS = (
-    Api(38, 1, 3, create_delegation_token),
-    Api(39, 1, 2, renew_delegation_token),
-    Api(40, 1, 2, expire_delegation_token),
-    Api(41, 1, 3, describe_delegation_token),
+    Api(38, 1, 3, create_delegation_token, access=("USER CREATE_TOKENS",)),
+    Api(39, 1, 2, renew_delegation_token, access=NOT_CHECKED),
+    Api(40, 1, 2, expire_delegation_token, access=NOT_CHECKED),
+    Api(41, 1, 3, describe_delegation_token, access=("DELEGATION_TOKEN DESCRIBE", "USER DESCRIBE_TOKENS")),
 )

@@ -5,6 +5,7 @@
   16384, UNSUPPORTED_SASL_MECHANISM, DUPLICATE_RESOURCE for a mechanism that is there twice,
   RESOURCE_NOT_FOUND for the deletion of a credential that does not exist.
 - Describe lists mechanisms and iterations, of all users without names. It never has salts or keys.
+- They need ALTER and DESCRIBE on the cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tidelog.errors import (
+    ClusterAuthorizationFailed,
     DuplicateResource,
+    ErrorCode,
     KafkaError,
     ResourceNotFound,
     UnacceptableCredential,
@@ -39,6 +42,7 @@ from tidelog.security.scram import (
     credential_of_salted,
 )
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.authorization import ALTER, CLUSTER, DENIED, DESCRIBE, is_allowed
 from tidelog.server.services import Services
 
 USERS = "users/"
@@ -53,11 +57,15 @@ async def alter_user_scram_credentials(
     every: list[Upsertion | Deletion] = [*body.deletions, *body.upsertions]
     for change in every:
         changes.setdefault(change.name, []).append(change)
+    is_denied = not is_allowed(services, request, ALTER, CLUSTER)
     results = []
     for user, of_user in changes.items():
         result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(user=user)
         try:
+            if is_denied:
+                raise ClusterAuthorizationFailed(DENIED)
             await _alter(services, user, of_user)
+            services.audit.changed(request, "User", user, "SCRAM credentials changed")
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
@@ -119,6 +127,8 @@ def _text(change: Upsertion, mechanism: ScramMechanism) -> str:
 def describe_user_scram_credentials(
     services: Services, request: Request, body: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
+    if not is_allowed(services, request, DESCRIBE, CLUSTER):
+        return _denied(body)
     entities = services.metadata.snapshot.entity_configs
     if body.users:
         asked = Counter(user.name for user in body.users)
@@ -127,6 +137,20 @@ def describe_user_scram_credentials(
     names = (decode_name(path.removeprefix(USERS)) for path in entities if _is_user(path))
     results = [_described(name, entities) for name in sorted(names) if _infos(entities, name)]
     return DescribeUserScramCredentialsResponse(results=results)
+
+
+def _denied(body: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return DescribeUserScramCredentialsResponse(
+        error_code=code,
+        error_message=DENIED,
+        results=[
+            DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult(
+                user=user.name, error_code=code, error_message=DENIED
+            )
+            for user in body.users or ()
+        ],
+    )
 
 
 def _is_user(path: str) -> bool:
@@ -170,6 +194,6 @@ def _infos(
 
 
 APIS = (
-    Api(50, 0, 0, describe_user_scram_credentials),
-    Api(51, 0, 0, alter_user_scram_credentials, forwarded=True),
+    Api(50, 0, 0, describe_user_scram_credentials, access=("CLUSTER DESCRIBE",)),
+    Api(51, 0, 0, alter_user_scram_credentials, forwarded=True, access=("CLUSTER ALTER",)),
 )

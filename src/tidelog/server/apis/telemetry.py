@@ -16,7 +16,7 @@ from tidelog.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsResponse,
 )
 from tidelog.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import NOT_CHECKED, Api
 from tidelog.server.services import Services
 from tidelog.server.telemetry.client_metrics import ACCEPTED_CODECS, ClientFacts
 
@@ -57,6 +57,6 @@ def _facts(request: Request) -> ClientFacts:
 
 
 APIS = (
-    Api(71, 0, 0, get_telemetry_subscriptions, for_collectors=True),
-    Api(72, 0, 0, push_telemetry, for_collectors=True),
+    Api(71, 0, 0, get_telemetry_subscriptions, for_collectors=True, access=NOT_CHECKED),
+    Api(72, 0, 0, push_telemetry, for_collectors=True, access=NOT_CHECKED),
 )
