@@ -381,6 +381,29 @@ CASES: dict[ApiKey, Fields | Callable[[FilledRequests, int], Fields]] = {
         ],
         "validate_only": True,
     },
+    ApiKey.SASL_HANDSHAKE: {"mechanism": "PLAIN"},
+    ApiKey.SASL_AUTHENTICATE: {"auth_bytes": b"\0alice\0secret"},
+    ApiKey.CREATE_DELEGATION_TOKEN: lambda _, version: {
+        "renewers": [{"principal_type": "User", "principal_name": "alice"}],
+        "max_lifetime_ms": 1000,
+        **({"owner_principal_type": "User", "owner_principal_name": "bob"} if version >= 3 else {}),
+    },
+    ApiKey.RENEW_DELEGATION_TOKEN: {"hmac": b"secret", "renew_period_ms": 1000},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: {"hmac": b"secret", "expiry_time_period_ms": 1000},
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: {"owners": [{"principal_type": "User", "principal_name": "alice"}]},
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {"users": [{"name": "nobody"}]},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {
+        "deletions": [{"name": "nobody", "mechanism": 1}],
+        "upsertions": [
+            {
+                "name": "filled",
+                "mechanism": 1,
+                "iterations": 4096,
+                "salt": b"salt",
+                "salted_password": bytes(32),
+            }
+        ]
+    },
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "t"}], "response_partition_limit": 100},
 }
 
@@ -391,6 +414,12 @@ def expected_errors(key: int, version: int) -> list[int]:
         return [ErrorCode.MEMBER_ID_REQUIRED]
     if key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
         return [ErrorCode.SECURITY_DISABLED]  # the broker has no authorizer
+    if key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
+        return [ErrorCode.ILLEGAL_SASL_STATE]  # its listener has no SASL
+    if ApiKey.CREATE_DELEGATION_TOKEN <= key <= ApiKey.DESCRIBE_DELEGATION_TOKEN:
+        return [ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED]
+    if key in (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
+        return [ErrorCode.RESOURCE_NOT_FOUND]  # there is no user `nobody`
     return [ErrorCode.ELECTION_NOT_NEEDED] if key == ApiKey.ELECT_LEADERS else []
 
 

@@ -19,7 +19,7 @@ from tidelog.protocol.messages.api_versions import ApiVersionsRequest
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.records.batch import Record, build_batch
-from tidelog.server import broker as server_broker
+from tidelog.server import broker_quotas
 from tidelog.server.quota.quota_managers import QuotaManagers
 from tidelog.testing import Broker
 
@@ -84,7 +84,7 @@ def quota_broker(
             managers.append(self)
 
     monkeypatch.setattr(server, "Channel", channel_of_user)
-    monkeypatch.setattr(server_broker, "QuotaManagers", KeptManagers)
+    monkeypatch.setattr(broker_quotas, "QuotaManagers", KeptManagers)
     windows = {"quota.window.num": 2, "controller.quota.window.num": 2}
     with Broker({**windows, **(settings or {})}) as broker:
         broker.create_topic(TOPIC)

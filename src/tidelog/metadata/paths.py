@@ -104,6 +104,11 @@ def encode_name(name: str) -> str:
     return quote(name, safe="").replace("~", "%7E")
 
 
+def is_node_name(name: str) -> bool:
+    """Whether an entity of this name can have a node. ZooKeeper takes `.` and `..` for steps of a path."""
+    return name not in (".", "..")
+
+
 def decode_name(name: str) -> str:
     if "%" not in name:
         return name

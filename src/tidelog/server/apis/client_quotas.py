@@ -26,6 +26,7 @@ from tidelog.errors import (
     UnknownServerError,
     UnsupportedVersion,
 )
+from tidelog.metadata.paths import is_node_name
 from tidelog.metadata.state import DEFAULT_ENTITY
 from tidelog.network.request import Request
 from tidelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
@@ -166,6 +167,8 @@ async def _entity(parts: Parts) -> ConfigEntity:
             raise InvalidRequest(f"{kind or 'an empty text'} is not a kind of entity: {', '.join(KINDS)} are")
         if name == "":
             raise InvalidRequest(f"the name of a {kind} is empty")
+        if name is not None and not is_node_name(name):
+            raise InvalidRequest(f"{name!r} cannot be the name of a {kind}")
     names = {kind: DEFAULT_ENTITY if name is None else name for kind, name in parts.items()}
     if not names:
         raise InvalidRequest("the quota has no entity")

@@ -23,7 +23,7 @@ from tidelog.errors import (
     UnknownServerError,
     UnsupportedSaslMechanism,
 )
-from tidelog.metadata.paths import decode_name, entity_path
+from tidelog.metadata.paths import decode_name, entity_path, is_node_name
 from tidelog.metadata.state import DEFAULT_ENTITY
 from tidelog.network.request import Request
 from tidelog.protocol.messages.alter_user_scram_credentials import (
@@ -89,8 +89,8 @@ async def _alter(services: Services, user: str, changes: list[Upsertion | Deleti
 
 def _checked(user: str, changes: list[Upsertion | Deletion]) -> dict[str, str | None]:
     """The new text of each mechanism, None to delete it. Raises the error of the first wrong change."""
-    if not user or user == DEFAULT_ENTITY:
-        raise UnacceptableCredential("a user has a name")
+    if not user or user == DEFAULT_ENTITY or not is_node_name(user):
+        raise UnacceptableCredential(f"{user!r} cannot be the name of a user")
     mechanisms = [_mechanism(change.mechanism) for change in changes]
     for change, mechanism in zip(changes, mechanisms, strict=True):
         if isinstance(change, Upsertion):

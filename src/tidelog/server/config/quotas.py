@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -33,6 +34,8 @@ def quota_text(kind: str, name: str, value: float) -> str:
     wanted = quotas_of(kind).get(name)
     if wanted is None:
         raise InvalidRequest(f"{name} is not a quota of {kind}: {', '.join(quotas_of(kind))} are")
+    if not math.isfinite(value):
+        raise InvalidRequest(f"{name}={value}: a finite number is expected")
     if wanted is ConfigType.DOUBLE:
         return str(value)
     whole = int(value + EPSILON)
