@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.data.key_stores.record import KEY_PASSWORD, PASSWORD
 from tests.kafka.servers import Kafka3, Kafka4, ZooKeeper, free_port
 from tests.support.wait import eventually
 from tidelog import Admin, Consumer, Producer, TopicPartition
-from tidelog.clients.admin import ScramMechanism, UserScramCredentialUpsertion
+from tidelog.cli.main import main
+from tidelog.clients.admin import NewTopic, ScramMechanism, UserScramCredentialUpsertion
 from tidelog.clients.errors import SslAuthenticationException
 from tidelog.errors import KafkaError, SaslAuthenticationFailed
 from tidelog.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE
@@ -214,3 +216,52 @@ def test_a_delegation_token_logs_in(kafka: Secured) -> None:
             return False
 
     eventually(logged_in, "the token is known")
+
+
+TOOLS = [
+    ("console-producer", "--topic", "tooled"),
+    (
+        "producer-perf-test",
+        "--topic",
+        "tooled",
+        *["--num-records", "5", "--record-size", "10", "--throughput", "-1"],
+    ),
+    ("consumer-perf-test", "--topic", "tooled", "--num-records", "5"),
+    ("verifiable-producer", "--topic", "tooled", "--max-messages", "5"),
+    ("verifiable-consumer", "--topic", "tooled", "--group-id", "tooled", "--max-messages", "5"),
+    ("console-consumer", "--topic", "tooled", "--from-beginning", "--max-messages", "1"),
+    ("leader-election", "--election-type", "preferred", "--all-topic-partitions"),
+    ("reassign-partitions", "--list"),
+    ("replica-verification", "--topics-include", "tooled", "--once"),
+    ("check", "--topic", "tooled"),
+    ("topics", "--describe", "--topic", "tooled"),
+    ("configs", "--describe", "--topic", "tooled"),
+]
+
+
+@pytest.mark.parametrize("kafka", ["kafka4"], indirect=True)
+def test_tools_take_a_file_of_a_java_client(kafka: Secured, tmp_path: Path) -> None:
+    """The file that people have for Kafka's tools, with a store of keytool."""
+    file = tmp_path / "client.properties"
+    login = f'{SCRAM_MODULE} required \\\n  username="alice" \\\n  password="{SECRET}";'
+    file.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
+        f"sasl.jaas.config={login}\n"
+        f"ssl.truststore.location={STORES / 'trust.jks'}\nssl.truststore.password={PASSWORD}\n"
+    )
+    with Admin(**kafka.login("PLAIN"), **JKS) as admin:
+        admin.create_topics([NewTopic("tooled", 1)])
+    where = ["--bootstrap-server", f"127.0.0.1:{kafka.login_port}", "--command-config", str(file)]
+    for name, *flags in TOOLS:
+        result = CliRunner().invoke(main, [name, *where, *flags], input="one\ntwo\n")
+        # `check` ends with 1 because one replica is not safe.
+        assert result.exit_code == (1 if name == "check" else 0), f"{name}: {result.output}"
+        assert SECRET not in result.output
+        assert PASSWORD not in result.output
+    file.write_text(file.read_text().replace(SECRET, "a wrong one"))
+    for name, *flags in TOOLS:
+        result = CliRunner().invoke(main, [name, *where, *flags], input="one\ntwo\n")
+        assert result.exit_code != 0, f"{name}: {result.output}"
+        assert "Authentication failed" in result.output, name
+        assert "Traceback" not in result.output
+        assert "a wrong one" not in result.output
