@@ -1,6 +1,6 @@
 """One client that produces, as its own process. Prints the records that it sent and its CPU time as JSON.
 
-    python bench/client_load.py CLIENT HOST:PORT TOPIC RECORDS SIZE [--keyed]
+    python bench/client_load.py CLIENT HOST:PORT TOPIC RECORDS SIZE [--keyed] [--client-config FILE]
 
 All clients have acks=all, batches of 1,000,000 bytes and 5 ms of linger, and otherwise their defaults.
 """
@@ -12,6 +12,9 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+from tidelog.config.properties import read_properties
 
 BATCH = 1_000_000
 REQUEST = 1_048_576
@@ -24,8 +27,12 @@ Run = Callable[["Work"], None]
 class Work:
     """The work of a client; `begin` marks the end of the warm-up, `end` the last acknowledgement."""
 
-    def __init__(self, bootstrap: str, topic: str, records: int, size: int, keyed: bool) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, records: int, size: int, keyed: bool, client: dict[str, str]
+    ) -> None:
         self.bootstrap = bootstrap
+        self.client = client
+        self.settings = {name.replace(".", "_"): value for name, value in client.items()}
         self.topic = topic
         self.records = records
         self.value = b"x" * size
@@ -42,7 +49,9 @@ class Work:
 def tidelog(work: Work) -> None:
     from tidelog.clients.producer.blocking import Producer
 
-    with Producer(bootstrap_servers=work.bootstrap, batch_size=BATCH, linger_ms=LINGER) as producer:
+    with Producer(
+        bootstrap_servers=work.bootstrap, batch_size=BATCH, linger_ms=LINGER, **work.settings
+    ) as producer:
         producer.send(work.topic, work.value).result(30)
         send, topic, value, keys = producer.send, work.topic, work.value, work.keys
         work.begin()
@@ -66,7 +75,9 @@ def tidelog_columns(work: Work) -> None:
     if work.keys is not None:
         columns["key"] = pa.array([work.keys[number % 1000] for number in range(ROWS)], pa.binary())
     table = pa.table(columns)
-    with Producer(bootstrap_servers=work.bootstrap, batch_size=BATCH, linger_ms=LINGER) as producer:
+    with Producer(
+        bootstrap_servers=work.bootstrap, batch_size=BATCH, linger_ms=LINGER, **work.settings
+    ) as producer:
         producer.send(work.topic, work.value).result(30)
         work.begin()
         for start in range(0, work.records, ROWS):
@@ -81,7 +92,7 @@ def tidelog_async(work: Work) -> None:
 
     async def run() -> None:
         async with AsyncProducer(
-            bootstrap_servers=work.bootstrap, batch_size=BATCH, linger_ms=LINGER
+            bootstrap_servers=work.bootstrap, batch_size=BATCH, linger_ms=LINGER, **work.settings
         ) as producer:
             await (await producer.send(work.topic, work.value))
             send, topic, value, keys = producer.send, work.topic, work.value, work.keys
@@ -104,6 +115,7 @@ def confluent(work: Work) -> None:
             "batch.size": BATCH,
             "linger.ms": LINGER,
             "queue.buffering.max.messages": 1_000_000,
+            **work.client,
         }
     )
     producer.produce(work.topic, work.value)
@@ -178,8 +190,14 @@ def main() -> int:
     parser.add_argument("records", type=int)
     parser.add_argument("size", type=int)
     parser.add_argument("--keyed", action="store_true")
+    parser.add_argument(
+        "--client-config", type=Path, help="a properties file, for example with security settings"
+    )
     options = parser.parse_args()
-    work = Work(options.bootstrap, options.topic, options.records, options.size, options.keyed)
+    if options.client_config is not None and options.client in ("kafka-python", "aiokafka"):
+        parser.error(f"{options.client} has other names of settings than Kafka")
+    client = {} if options.client_config is None else read_properties(options.client_config)
+    work = Work(options.bootstrap, options.topic, options.records, options.size, options.keyed, client)
     CLIENTS[options.client](work)
     print(json.dumps({"records": work.records, "cpu": work.cpu, "seconds": work.seconds}))
     return 0

@@ -1,6 +1,6 @@
 """One client that consumes, as its own process. Prints the records that it read and its CPU time as JSON.
 
-    python bench/consume_load.py CLIENT HOST:PORT TOPIC PARTITIONS RECORDS
+    python bench/consume_load.py CLIENT HOST:PORT TOPIC PARTITIONS RECORDS [--client-config FILE]
 
 All clients assign the partitions by hand, read them from the start, at most 500 records at a time, and access
 the value of each record. Otherwise they have their defaults. Columns are read as they arrive.
@@ -13,6 +13,9 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+from tidelog.config.properties import read_properties
 
 AT_A_TIME = 500
 WAIT_SECONDS = 5.0
@@ -23,8 +26,12 @@ Run = Callable[["Work"], None]
 class Work:
     """The topic and number of records to read; `begin` marks the end of the warm-up."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, records: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, records: int, client: dict[str, str]
+    ) -> None:
         self.bootstrap = bootstrap
+        self.client = client
+        self.settings = {name.replace(".", "_"): value for name, value in client.items()}
         self.topic = topic
         self.partitions = [(topic, partition) for partition in range(partitions)]
         self.records = records
@@ -45,7 +52,10 @@ def tidelog(work: Work) -> None:
     from tidelog.clients.consumer.blocking import Consumer
 
     with Consumer(
-        bootstrap_servers=work.bootstrap, auto_offset_reset="earliest", max_poll_records=AT_A_TIME
+        bootstrap_servers=work.bootstrap,
+        auto_offset_reset="earliest",
+        max_poll_records=AT_A_TIME,
+        **work.settings,
     ) as consumer:
         consumer.assign(work.partitions)
         count = len(consumer.poll(WAIT_SECONDS))
@@ -60,7 +70,9 @@ def tidelog(work: Work) -> None:
 def tidelog_columns(work: Work) -> None:
     from tidelog.clients.consumer.blocking import Consumer
 
-    with Consumer(bootstrap_servers=work.bootstrap, auto_offset_reset="earliest") as consumer:
+    with Consumer(
+        bootstrap_servers=work.bootstrap, auto_offset_reset="earliest", **work.settings
+    ) as consumer:
         consumer.assign(work.partitions)
         count = consumer.poll_arrow(WAIT_SECONDS, max_records=1).num_rows
         work.begin(count)
@@ -74,7 +86,10 @@ def tidelog_async(work: Work) -> None:
 
     async def run() -> None:
         async with AsyncConsumer(
-            bootstrap_servers=work.bootstrap, auto_offset_reset="earliest", max_poll_records=AT_A_TIME
+            bootstrap_servers=work.bootstrap,
+            auto_offset_reset="earliest",
+            max_poll_records=AT_A_TIME,
+            **work.settings,
         ) as consumer:
             consumer.assign(work.partitions)
             count = len(await consumer.poll(WAIT_SECONDS))
@@ -92,7 +107,12 @@ def confluent(work: Work) -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
-        {"bootstrap.servers": work.bootstrap, "group.id": "bench", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": work.bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            **work.client,
+        }
     )
     consumer.assign([TopicPartition(*partition, OFFSET_BEGINNING) for partition in work.partitions])
     count = len(consumer.consume(1, WAIT_SECONDS))
@@ -164,8 +184,14 @@ def main() -> int:
     parser.add_argument("topic")
     parser.add_argument("partitions", type=int)
     parser.add_argument("records", type=int)
+    parser.add_argument(
+        "--client-config", type=Path, help="a properties file, for example with security settings"
+    )
     options = parser.parse_args()
-    work = Work(options.bootstrap, options.topic, options.partitions, options.records)
+    if options.client_config is not None and options.client in ("kafka-python", "aiokafka"):
+        parser.error(f"{options.client} has other names of settings than Kafka")
+    client = {} if options.client_config is None else read_properties(options.client_config)
+    work = Work(options.bootstrap, options.topic, options.partitions, options.records, client)
     CLIENTS[options.client](work)
     print(json.dumps({"records": work.read, "cpu": work.cpu, "seconds": work.seconds}))
     return 0
