@@ -52,18 +52,20 @@ def kafka_source(folder: Path) -> Source:
     """A source that starts Kafka on new folders below `folder`."""
     jars = class_path()
 
-    def prepare(data: Path, port: int) -> None:
+    def prepare(data: Path, port: int) -> str:
         controller = f"127.0.0.1:{free_port()}"
+        listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://{controller}"
         settings = {
             **ONE_NODE,
             "log.dirs": str(data),
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://{controller}",
+            "listeners": listeners,
             "controller.quorum.voters": f"1@{controller}",
         }
         file = data.parent / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         if not (data / "meta.properties").exists():
             format_folder(jars, file)
+        return listeners
 
     command = f"java {JVM} -cp {shlex.quote(jars)} kafka.Kafka {{dir}}/../server.properties"
     return Source(folder, command, prepare=prepare)

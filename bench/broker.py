@@ -76,8 +76,11 @@ class Broker:
         return sum(1 for _ in self.data.glob(f"**/{topic}-*/*.log"))
 
 
-Prepare = Callable[[Path, int], None]
-"""Called before a start with the data folder and the port. The time of the start does not include it."""
+Prepare = Callable[[Path, int], str]
+"""Called before a start with the data folder and the port. The time of the start does not include it.
+
+Returns the listeners, in place of `{listeners}` in a setting.
+"""
 
 
 class Launcher:
@@ -95,12 +98,13 @@ class Launcher:
         ready, data, port = self.folder / "ready", self.folder / "data", free_port()
         ready.unlink(missing_ok=True)
         data.mkdir(exist_ok=True)
+        listeners = f"PLAINTEXT://127.0.0.1:{port}"
         if self._prepare is not None:
-            self._prepare(data, port)
+            listeners = self._prepare(data, port)
         values = {"dir": str(data), "port": str(port), "ready": str(ready)}
         words = [word.format(**values) for word in shlex.split(self.command)]
         for name, value in settings.items():
-            words += ["--override", f"{name}={value}"]
+            words += ["--override", f"{name}={value.replace('{listeners}', listeners)}"]
         with self._log.open("ab") as log:
             begun = time.monotonic()
             self._process = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

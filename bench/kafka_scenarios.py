@@ -21,6 +21,7 @@ from load import Load
 from machine import GIGABYTE, MEGABYTE
 from ratios import Row
 from suite import Skipped
+from tls_scenarios import tls_broker
 from wire import LATEST
 
 import groups
@@ -51,6 +52,8 @@ ROWS: dict[str, Row] = {
     "bulk100": Row("produce, 1 MB requests, 100-byte records", PER_GB, 0.5),
     "fetch": Row("fetch, 1 MiB requests", PER_GB, 0.75),
     "fetch64": Row("fetch, 64 KiB requests", PER_GB),
+    "tls-produce": Row("produce over TLS, 1 MB requests, 1,000-byte records", PER_GB, 0.6),
+    "tls-fetch": Row("fetch over TLS, 1 MiB requests", PER_GB, 0.6),
     "session": Row("fetch of one partition in a session of 1,000", PER_REQUEST, 0.3),
     "librdkafka100": Row("librdkafka, idempotent, acks=all, 100-byte records", "records/s", 1.2, True),
     "librdkafka1000": Row("librdkafka, idempotent, acks=all, 1,000-byte records", "records/s", 1.2, True),
@@ -214,6 +217,33 @@ def fetch(key: str, max_bytes: int, times: int) -> Scenario:
 
 
 @contextmanager
+def tls_produce(source: Source, scale: Scale) -> Iterator[Loaded]:
+    amount = scale(GIGABYTE // 2)
+    with tls_broker(source, DELETE_SOON) as (broker, over_tls):
+
+        def work() -> Figures:
+            with large_topic(source, broker, amount) as topic:
+                batch = workloads.MEGABYTE_OF_1000
+                cost = per_gigabyte(broker, lambda: workloads.bulk(over_tls, topic, amount, batch))
+            return {"tls-produce": cost}
+
+        yield Loaded(work, broker)
+
+
+@contextmanager
+def tls_fetch(source: Source, scale: Scale) -> Iterator[Loaded]:
+    amount = scale(GIGABYTE // 2)
+    with tls_broker(source) as (broker, over_tls):
+        topic = broker.topic("fetch")
+        end = workloads.fill(broker, topic, amount)
+
+        def fetches() -> Load:
+            return workloads.fetch(over_tls, topic, end, 2 * amount)
+
+        yield Loaded(lambda: {"tls-fetch": per_gigabyte(broker, fetches)}, broker)
+
+
+@contextmanager
 def session(source: Source, scale: Scale) -> Iterator[Loaded]:
     with source.broker() as broker:
         topic = broker.topic("session", SESSION_PARTITIONS)
@@ -333,6 +363,8 @@ SCENARIOS: dict[str, Scenario] = {
     "bulk100": bulk("bulk100", workloads.MEGABYTE_OF_100),
     "fetch": fetch("fetch", workloads.MEBIBYTE, 3),
     "fetch64": fetch("fetch64", workloads.FETCHED_BATCH_BYTES, 1),
+    "tls-produce": tls_produce,
+    "tls-fetch": tls_fetch,
     "session": session,
     "librdkafka100": librdkafka(100, 4_000_000),
     "librdkafka1000": librdkafka(1_000, 500_000),

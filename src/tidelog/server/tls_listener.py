@@ -72,7 +72,7 @@ class TlsListener:
 
     def source(self, config: BrokerConfig) -> TlsSource:
         """What the settings name now, with the versions of the files."""
-        settings = tls_settings(config, self.listener)
+        settings = tls_settings(config, self.listener, self._security_protocol)
         prefix = f"listener.name.{self.listener.lower()}."
         return TlsSource(
             settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.security.tls import TlsSettings
@@ -10,6 +11,7 @@ from tidelog.server.config.entries import ConfigSource
 if TYPE_CHECKING:
     from tidelog.server.config.broker import BrokerConfig
 
+CLIENT_AUTH = "ssl.client.auth"
 METRICS_LISTENER = "METRICS"
 """The name of the metrics port in `listener.name.metrics.ssl.*`."""
 
@@ -22,9 +24,16 @@ def given_text(config: BrokerConfig, listener: str, name: str) -> str | None:
     return None
 
 
-def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
-    """The settings of a listener with TLS. Errors name the setting with the prefix, if it has one."""
+def tls_settings(config: BrokerConfig, listener: str, security_protocol: str) -> TlsSettings:
+    """The settings of a listener with TLS. Errors name the setting with the prefix, if it has one.
+
+    As in Kafka, clients of a SASL_SSL listener need no certificate unless the listener's own setting asks for
+    it: SASL tells who they are.
+    """
     prefix = f"listener.name.{listener.lower()}."
     stores = ("keystore.location", "keystore.type", "keystore.key", "truststore.location")
     own = any(config.source(f"{prefix}ssl.{name}") is not ConfigSource.DEFAULT for name in stores)
-    return TlsSettings.read(lambda name: given_text(config, listener, name), prefix if own else "")
+    settings = TlsSettings.read(lambda name: given_text(config, listener, name), prefix if own else "")
+    if security_protocol == "SASL_SSL" and config.source(prefix + CLIENT_AUTH) is ConfigSource.DEFAULT:
+        return replace(settings, client_auth="none")
+    return settings
