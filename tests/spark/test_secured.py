@@ -1,43 +1,43 @@
-"""The Spark source and sink at Apache Kafka 4.3 over SASL_SSL, with a store that Spark distributed."""
+"""The source and the sink over SASL_SSL, with a store of keytool that Spark distributed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.kafka.test_client_stores import JKS, PASSWORD, SECRET, STORES, Secured, kafka
-from tests.spark.conftest import spark
+from tests.data.key_stores.record import PASSWORD
+from tests.support.secured_broker import SECRET, STORES, client_file, secured_broker
 from tidelog import Admin
 from tidelog.clients.admin import NewTopic
-from tidelog.security.jaas import SCRAM_MODULE
+from tidelog.testing import Broker
 
-__all__ = ["kafka", "spark"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-TOPIC = "spark-secured"
+TOPIC = "secured"
 
 
-@pytest.mark.parametrize("kafka", ["kafka4"], indirect=True)
-def test_rows_go_through_a_secured_cluster(kafka: Secured, spark: SparkSession, tmp_path: Path) -> None:
-    spark.sparkContext.addFile(str(STORES / "trust.p12"))
-    options = {
-        "kafka.bootstrap.servers": f"127.0.0.1:{kafka.login_port}",
-        "bootstrapTimeoutMs": "60000",
-        "kafka.security.protocol": "SASL_SSL",
-        "kafka.sasl.mechanism": "SCRAM-SHA-512",
-        "kafka.sasl.jaas.config": f'{SCRAM_MODULE} required username="alice" password="{SECRET}";',
-        "kafka.ssl.truststore.location": "trust.p12",
-        "kafka.ssl.truststore.password": PASSWORD,
-        "kafka.ssl.truststore.type": "PKCS12",
-    }
-    with Admin(**kafka.login("SCRAM-SHA-512"), **JKS) as admin:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    broker = secured_broker()
+    with Admin(bootstrap_servers=broker.address_of("PLAINTEXT")) as admin:
         admin.create_topics([NewTopic(TOPIC, 2)])
+    yield broker
+    broker.close()
+
+
+def test_rows_go_through_a_secured_broker(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    spark.sparkContext.addFile(str(STORES / "trust.p12"))
+    client = client_file("SCRAM-SHA-512") | {"ssl.truststore.location": "trust.p12"}
+    options = {f"kafka.{name}": value for name, value in client.items()}
+    options |= {"kafka.bootstrap.servers": broker.address_of("LOGIN"), "bootstrapTimeoutMs": "60000"}
     rows = spark.range(20).selectExpr("cast(id as string) as key", "cast(id as string) as value")
     for exactly_once in ("false", "true"):
-        rows.write.format("tidelog").options(**options, topic=TOPIC, exactlyOnce=exactly_once).mode(
-            "append"
-        ).save()
+        writer = rows.write.format("tidelog").options(**options, topic=TOPIC, exactlyOnce=exactly_once)
+        writer.mode("append").save()
     read = spark.read.format("tidelog").options(**options, subscribe=TOPIC).load()
     assert sorted(int(row.value) for row in read.collect()) == sorted([*range(20), *range(20)])
     plan = read._jdf.queryExecution().toString()  # type: ignore[operator]
@@ -53,7 +53,7 @@ def test_rows_go_through_a_secured_cluster(kafka: Secured, spark: SparkSession, 
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    assert query.awaitTermination(120)
     assert spark.table("secured").count() == 40
     wrong = {**options, "kafka.ssl.truststore.password": "a wrong one"}
     with pytest.raises(Exception, match=r"ssl\.truststore\.password=\[hidden\]") as caught:
