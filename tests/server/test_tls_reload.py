@@ -18,7 +18,7 @@ from tests.support.tls_broker import TlsFiles, another_authority, authority, tls
 from tests.support.wait import eventually
 from tidelog import Admin, Producer
 from tidelog.clients.admin import AlterConfigOp, ConfigResource, ResourceType
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.server import tls_listeners
 from tidelog.testing import Broker
 
@@ -102,6 +102,17 @@ def test_a_store_that_cannot_be_used_is_refused(broker: Broker, files: TlsFiles)
             listener__name__ssl__ssl__client__auth="required",
         )
     assert serial(broker) == before
+
+
+def test_a_file_in_use_that_cannot_be_used_any_more_is_refused(broker: Broker, files: TlsFiles) -> None:
+    """Kafka answers INVALID_CONFIG to the same path again, and INVALID_REQUEST to another path."""
+    used = str(files.folder / "used.pem")
+    new = new_certificate(files, "used.pem")
+    alter(broker, **{LOCATION: used})
+    files.write("used.pem", "no key")
+    with pytest.raises(InvalidConfig, match=r"used\.pem"):
+        alter(broker, **{LOCATION: used})
+    assert serial(broker) == new.certificate.serial_number
 
 
 @pytest.mark.parametrize(

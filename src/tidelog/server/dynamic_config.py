@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.config.values import ConfigError, ConfigType
+from tidelog.config.values import ConfigType
 from tidelog.controller.interface import ConfigEntity, ConfigKind
 from tidelog.errors import InvalidRequest
 from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
@@ -49,7 +49,8 @@ class DynamicConfig:
         elif entity.kind == ConfigKind.BROKER:
             self._refuse_new_listeners(overrides)
             trial = check_broker(self.broker, overrides, cluster_default=entity.name == DEFAULT_ENTITY)
-            self._check_tls(trial)
+            if self.tls is not None:
+                self.tls.check(trial)
         elif entity.kind == ConfigKind.GROUP:
             self.groups.validate(overrides)
         elif entity.kind in QUOTA_KINDS:
@@ -65,13 +66,6 @@ class DynamicConfig:
                 raise InvalidRequest(
                     f"{name} cannot change while the broker runs: change it in the file, then restart"
                 )
-
-    def _check_tls(self, trial: BrokerConfig) -> None:
-        if self.tls is not None:
-            try:
-                self.tls.check(trial)
-            except ConfigError as error:
-                raise InvalidRequest(str(error)) from None
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
         if entity.kind in (ConfigKind.GROUP, ConfigKind.CLIENT_METRICS) or entity.kind in QUOTA_KINDS:

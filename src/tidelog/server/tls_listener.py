@@ -84,6 +84,11 @@ class TlsListener:
             (file_version(settings.keystore_location), file_version(settings.truststore_location)),
         )
 
+    def has_stores(self, source: TlsSource) -> bool:
+        """Whether the settings of the stores are those in use; the files may have changed."""
+        new, used = source.settings, self._loaded.source.settings
+        return (new.key_store, new.trust_store) == (used.key_store, used.trust_store)
+
     def prepare(self, source: TlsSource) -> None:
         """Load what changed, to be used by the next `update`. Raises ConfigError."""
         if source != self._loaded.source:

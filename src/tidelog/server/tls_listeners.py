@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tidelog.config.values import ConfigError
+from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.server.config.tls import METRICS_LISTENER
 from tidelog.server.tls_listener import TlsListener
 
@@ -40,9 +42,18 @@ class TlsListeners:
         return [*self.by_name.values(), *([] if self.metrics is None else [self.metrics])]
 
     def check(self, config: BrokerConfig) -> None:
-        """Load what these settings change. Raises ConfigError if it cannot be used."""
+        """Load what these settings change, and changed files.
+
+        Raises InvalidRequest if new settings cannot be used, InvalidConfig if a file cannot that the broker
+        has used before: Kafka's answers.
+        """
         for listener in self._all:
-            listener.prepare(listener.source(config))
+            source = listener.source(config)
+            try:
+                listener.prepare(source)
+            except ConfigError as error:
+                refusal = InvalidConfig if listener.has_stores(source) else InvalidRequest
+                raise refusal(str(error)) from None
 
     def update(self) -> None:
         """Use the settings of the broker, and the files as they are now, for new connections."""
