@@ -52,10 +52,10 @@ def authorizing_kafka(kind: str, folder: Path) -> Iterator[tuple[str, int]]:
         yield "127.0.0.1", sasl
 
 
-def record(kind: str, folder: Path) -> dict[str, Json]:
+def record(kind: str, folder: Path, *, with_requests: bool = True) -> dict[str, Json]:
     """The cells of the matrix; from Kafka 3.9 also the answers to requests for rules, into another file."""
     with authorizing_kafka(kind, folder) as address:
-        if kind == "kafka3":
+        if kind == "kafka3" and with_requests:
             write(ACL_REQUESTS, play(lambda: plain_connection(address, "admin")))
         matrix = Matrix(lambda user: plain_connection(address, user))
         matrix.prepare()
