@@ -9,6 +9,7 @@ import pytest
 
 from tests.authorization.users import Users
 from tests.support.raw import RawConnection
+from tests.support.wait import eventually
 from tidelog.protocol.json import Json
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -154,6 +155,47 @@ def test_a_fetch_session_of_another_client_gives_no_records(users: Users) -> Non
     with users.connect("alice") as alice, users.connect("bob") as bob:
         session.read_to_the_end(alice)
         assert session.fetch(bob, wait_ms=5000) == [DENIED]
+
+
+def test_a_pattern_finds_the_topics_that_the_member_may_describe(users: Users) -> None:
+    allow(users, "alice", DESCRIBE)
+    rule: dict[str, Json] = {
+        "resourceType": 3,
+        "resourceName": "g",
+        "principal": "User:alice",
+        "host": "*",
+        "operation": READ,
+        "permissionType": 3,
+    }
+    with users.connect("admin") as admin:
+        admin.call_json("CreateAcls", 3, {"creations": [rule]})
+        admin.call_json("FindCoordinator", 3, {"key": "g", "keyType": 0})  # makes the topic of groups
+        found = admin.call_json("Metadata", 12, {"topics": [{"name": "t"}]})
+        topic_id = cast("list[dict[str, Json]]", found["topics"])[0]["topicId"]
+    with users.connect("alice") as alice:
+        epoch = 0
+
+        def assigned() -> Json:
+            nonlocal epoch
+            answer = alice.call_json(
+                "ConsumerGroupHeartbeat",
+                1,
+                {
+                    "groupId": "g",
+                    "memberId": "member",
+                    "memberEpoch": epoch,
+                    "rebalanceTimeoutMs": 10000,
+                    "subscribedTopicRegex": ".*",
+                    "topicPartitions": [],
+                },
+            )
+            epoch = cast("int", answer["memberEpoch"]) if not answer["errorCode"] else epoch
+            assignment = cast("dict[str, Json] | None", answer["assignment"])
+            return None if assignment is None else assignment["topicPartitions"] or None
+
+        partitions = eventually(assigned, "the member has partitions", 20.0, 0.1)
+    topics = {topic["topicId"] for topic in cast("list[dict[str, Json]]", partitions)}
+    assert topics == {topic_id}
 
 
 def test_a_topic_is_not_seen_by_clients_that_may_not_describe_it(users: Users) -> None:

@@ -43,6 +43,9 @@ HeartbeatDone = Callable[[ConsumerGroupHeartbeatResponse], None]
 
 # From this version on members generate their ids.
 CLIENT_MAKES_ID_VERSION = 1
+VisibleTopics = Callable[[set[str]], set[str]]
+"""Which of these topics a client may describe."""
+
 # How long matching topics may keep the loop from requests at a time.
 SECONDS_A_TURN = 0.003
 
@@ -59,7 +62,15 @@ class ConsumerGroups:
 
     # -- ConsumerGroupHeartbeat --------------------------------------------------------------------
 
-    def heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, done: HeartbeatDone) -> None:
+    def heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: Client,
+        done: HeartbeatDone,
+        visible: VisibleTopics | None = None,
+    ) -> None:
+        """`visible` limits the topics that patterns find, if this heartbeat has them resolved."""
+
         def failed(error: KafkaError) -> None:
             done(ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error)))
 
@@ -68,7 +79,7 @@ class ConsumerGroups:
                 if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
                     self._leave(shard, request, done, failed)
                 else:
-                    self._go_on(shard, request, client, done, failed)
+                    self._go_on(shard, request, client, done, failed, visible)
             except KafkaError as error:
                 failed(error)
 
@@ -116,6 +127,7 @@ class ConsumerGroups:
         client: Client,
         done: HeartbeatDone,
         failed: Callable[[KafkaError], None],
+        visible: VisibleTopics | None,
     ) -> None:
         draft, before = self._draft_for(shard, request)
         soft = self.store.soft(shard, request.group_id)
@@ -138,7 +150,7 @@ class ConsumerGroups:
                 self.store.soft(shard, request.group_id).seen_topics = topics
                 self.store.heard_from(shard, group, group.members[answer.member_id])
                 if draft.to_resolve:
-                    self._resolve(shard, request.group_id, draft.to_resolve)
+                    self._resolve(shard, request.group_id, draft.to_resolve, visible)
             done(self._answer(request.group_id, answer))
 
         self.store.commit(shard, draft, written, before)
@@ -215,7 +227,9 @@ class ConsumerGroups:
 
     # -- patterns ----------------------------------------------------------------------------------
 
-    def _resolve(self, shard: GroupShard, group_id: str, wanted: frozenset[str]) -> None:
+    def _resolve(
+        self, shard: GroupShard, group_id: str, wanted: frozenset[str], visible: VisibleTopics | None
+    ) -> None:
         """Match the topics with all patterns of a group, in turns of the loop, and write the result."""
         soft = self.store.soft(shard, group_id)
         soft.is_resolving = True
@@ -234,8 +248,11 @@ class ConsumerGroups:
                 ended()
                 return
             draft = self.store.draft(group)
+            seen = None if visible is None else visible(set().union(*found.values()))
             resolved = {
-                pattern: ResolvedPattern(frozenset(topics), version, started_ms)
+                pattern: ResolvedPattern(
+                    frozenset(topics if seen is None else topics & seen), version, started_ms
+                )
                 for pattern, topics in found.items()
             }
             consumer_decisions.patterns_resolved(draft, resolved)

@@ -11,7 +11,8 @@ A member joins, goes on and leaves with ConsumerGroupHeartbeat:
 - With epoch -1 it leaves. With -2 a static member leaves for a while. A member that joins with an instance
   id in use gets UNRELEASED_INSTANCE_ID; a member whose instance id was taken over gets FENCED_INSTANCE_ID.
 - The answer has the assignment if it changed, or if the member sent all fields.
-- A member needs READ on the group, and DESCRIBE on the topics that it names.
+- A member needs READ on the group, and DESCRIBE on the topics that it names. A pattern leaves out topics that
+  the member may not describe.
 ConsumerGroupDescribe needs DESCRIBE on the group and on all topics of its members. It answers with the state,
 the epochs, and the members with their current and target assignments. An unknown or classic group is
 GROUP_ID_NOT_FOUND. v1 adds the protocol of each member.
@@ -56,7 +57,11 @@ def consumer_group_heartbeat(
     if services.authorizer is not None:
         check_heartbeat(services, request, body)
     client = Client(request.client_id or "", client_host(request), request.api_version)
-    services.groups.consumer.heartbeat(body, client, partial(services.respond, request))
+    visible = None
+    if services.authorizer is not None and body.subscribed_topic_regex:
+        # As in Kafka 4.3, a pattern finds what the member may describe whose heartbeat has it resolved.
+        visible = partial(allowed_names, services, request, DESCRIBE, TOPIC, tell_denied=False)
+    services.groups.consumer.heartbeat(body, client, partial(services.respond, request), visible)
 
 
 def check_heartbeat(services: Services, request: Request, body: ConsumerGroupHeartbeatRequest) -> None:
