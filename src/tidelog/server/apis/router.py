@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Final, cast
 
-from tidelog.errors import ErrorCode, KafkaError
+from tidelog.errors import ClusterAuthorizationFailed, ErrorCode, KafkaError
 from tidelog.network.request import Part, Request
 from tidelog.protocol.api import API
 from tidelog.protocol.headers import read_response_header, response_header
@@ -69,6 +69,9 @@ class Router:
 
     def _handle(self, api: Api, request: Request) -> None:
         try:
+            if api.access is None and self._services.authorizer is not None:
+                # Nobody has said what it needs: no client may find that out.
+                raise ClusterAuthorizationFailed(f"the checks of API {api.key} are not declared")
             if api.raw:
                 work = api.handle(self._services, request)
                 if work is not None:
