@@ -113,6 +113,39 @@ def test_settings_of_brokers_are_described_for_one_and_for_all(tool: Tool) -> No
     assert levels.stdout.startswith("Dynamic configs for broker-logger ")
 
 
+@pytest.mark.needs("DescribeClientQuotas")
+@pytest.mark.parametrize(
+    ("flags", "quota", "words"),
+    [
+        (
+            ("--user", "ann e"),
+            "producer_byte_rate=20971520",
+            "user-principal 'ann e' are producer_byte_rate=2.097152E7",
+        ),
+        (("--client", "tool"), "request_percentage=12.5", "client-id 'tool' are request_percentage=12.5"),
+        (
+            ("--user", "ann", "--client-defaults"),
+            "consumer_byte_rate=100",
+            "user-principal 'ann', the default client-id are consumer_byte_rate=100.0",
+        ),
+        (
+            ("--ip", "127.0.0.77"),
+            "connection_creation_rate=9",
+            "ip '127.0.0.77' are connection_creation_rate=9.0",
+        ),
+    ],
+)
+def test_quotas_are_set_described_and_deleted(
+    tool: Tool, flags: tuple[str, ...], quota: str, words: str
+) -> None:
+    name = quota.partition("=")[0]
+    changed = tool("configs", "--alter", *flags, "--add-config", quota)
+    assert changed.stdout.startswith("Completed updating config for ")
+    assert tool("configs", "--describe", *flags).stdout == f"Quota configs for {words}\n"
+    tool("configs", "--alter", *flags, "--delete-config", name)
+    assert tool("configs", "--describe", *flags).stdout == ""
+
+
 # Groups have settings where the brokers assign partitions.
 @pytest.mark.parametrize(
     "kind", ["topic", "broker", pytest.param("group", marks=pytest.mark.needs("group.version"))]

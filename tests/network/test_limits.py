@@ -6,14 +6,24 @@ import errno
 import logging
 import socket
 import struct
+import time
 
 import pytest
 
 from tests.network.harness import all_versions, echo, frame, resident_bytes, serving
 from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
+from tidelog.metrics.sampled import SampleConfig
+from tidelog.network.channel_state import RESPONSE_PENDING, THROTTLED
 from tidelog.network.frames import READ_BYTES
-from tidelog.network.limits import ConnectionQuotas, ListenerLimits, NetworkLimits, RateLimit
+from tidelog.network.limits import (
+    MOST_ADDRESSES,
+    AddressRates,
+    ConnectionQuotas,
+    ListenerLimits,
+    NetworkLimits,
+    RateLimit,
+)
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.memory import KEPT_BYTES, LARGEST_KEPT, MemoryPool
 from tidelog.network.request import Request
@@ -357,3 +367,109 @@ def test_only_connections_within_the_machine_are_sent_without_pacing() -> None:
         chosen = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
     assert congestion_control("127.0.0.1") == b"reno"
     assert congestion_control("0.0.0.0") == chosen, "what the administrator chose for the network"
+
+
+# The rate of addresses
+
+
+def test_an_address_without_a_rate_is_not_counted() -> None:
+    rates = AddressRates(SampleConfig())
+    rates.set(["10.0.0.1"], 0)
+    assert [rates.throttle("10.0.0.2", 0.0) for _ in range(1000)] == [0.0] * 1000
+    assert rates.throttle("10.0.0.1", 0.0) == 1.0
+
+
+def test_an_address_may_open_the_connections_of_all_windows_but_one_at_once() -> None:
+    rates = AddressRates(SampleConfig(3, 1000))
+    rates.set(None, 2)
+    assert [rates.throttle("10.0.0.1", 0.0) for _ in range(4)] == [0.0] * 4
+    # The fifth has to wait until five are two a second: refused connections do not count.
+    assert [rates.throttle("10.0.0.1", 0.0) for _ in range(3)] == [0.5] * 3
+    assert rates.throttle("10.0.0.1", 0.5) == 0.0
+    assert rates.throttle("10.0.0.2", 0.5) == 0.0
+
+
+def test_an_own_rate_goes_before_the_default_and_a_removed_one_falls_back() -> None:
+    rates = AddressRates(SampleConfig(2, 1000))
+    rates.set(None, 1)
+    rates.set(["10.0.0.1"], 100)
+    assert [rates.throttle("10.0.0.1", 0.0) for _ in range(50)] == [0.0] * 50
+    rates.set(["10.0.0.1"], None)
+    assert rates.throttle("10.0.0.1", 0.0) == 0.0
+    assert rates.throttle("10.0.0.1", 0.0) == 1.0
+    rates.set(None, None)
+    assert rates.throttle("10.0.0.1", 0.0) == 0.0
+
+
+def test_addresses_that_are_idle_are_forgotten() -> None:
+    rates = AddressRates(SampleConfig(2, 1000))
+    rates.set(None, 1)
+    for number in range(MOST_ADDRESSES):
+        rates.throttle(str(number), 0.0)
+    rates.throttle("new", 10.0)
+    assert len(rates._rates) == 1
+
+
+# Throttled channels
+
+
+def test_a_throttled_channel_sends_its_response_and_reads_nothing_until_the_time_is_over() -> None:
+    ended: list[int] = []
+
+    def throttled(request: Request) -> None:
+        if request.correlation_id == 1:
+            request.throttle(300, lambda: ended.append(1))
+        answer(request)
+
+    with serving(throttled) as running:
+        client = running.client()
+        for number in range(1, 6):
+            client.send(number)
+        began = time.monotonic()
+        assert client.receive()[0] == 1
+        assert ended == []
+        (channel,) = running.server.channels.values()
+        assert channel.state == THROTTLED
+        assert [client.receive()[0] for _ in range(4)] == [2, 3, 4, 5]
+        assert time.monotonic() - began > 0.25
+        assert ended == [1]
+
+
+def test_a_throttled_channel_that_is_closed_ends_its_throttle_once() -> None:
+    ended: list[int] = []
+
+    def throttled(request: Request) -> None:
+        request.throttle(60_000, lambda: ended.append(1))
+        answer(request)
+
+    with serving(throttled) as running:
+        client = running.client()
+        client.ask(1)
+        client.send(2)
+        (channel,) = running.server.channels.values()
+        running.on_loop(channel.drain)
+        assert ended == [1]
+        assert client.is_closed_by_peer()
+
+
+def test_a_large_response_of_a_throttled_channel_is_sent_to_its_end() -> None:
+    body = b"x" * 20_000_000
+
+    def throttled(request: Request) -> None:
+        if request.correlation_id == 1:
+            request.throttle(50, lambda: None)
+            request.respond([struct.pack(">i", 1) + body])
+        else:
+            answer(request)
+
+    with serving(throttled) as running:
+        client = running.client()
+        client.send(1)
+        client.send(2)
+        channels = running.server.channels
+        running.wait_until(
+            lambda: [channel.state for channel in channels.values()] == [RESPONSE_PENDING],
+            "the time is over, and the response not sent",
+        )
+        assert client.receive() == (1, body)
+        assert client.receive()[0] == 2

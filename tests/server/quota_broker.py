@@ -117,13 +117,14 @@ def fetch(
     max_bytes: int = 1 << 20,
     replica_id: int = -1,
     offset: int = 0,
+    max_wait_ms: int = 0,
 ) -> FetchResponse:
     wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
     topics = [FetchRequest.FetchTopic(topic=TOPIC, partitions=[wanted])] if epoch <= 0 else []
     request = FetchRequest(
         replica_id=replica_id,
-        max_wait_ms=0,
-        min_bytes=0,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1 if max_wait_ms else 0,
         max_bytes=max_bytes,
         session_id=session_id,
         session_epoch=epoch,

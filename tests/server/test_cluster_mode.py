@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,10 +16,14 @@ import pytest
 from tests.faults.faulty_disk import FaultyDisk, faulty_broker
 from tests.support.broker import Broker
 from tests.support.cluster import ClusterOfBrokers
+from tests.support.raw import RawConnection
 from tests.support.small_client import Client
 from tests.support.wait import eventually
 from tests.support.zookeeper import free_port, zookeeper_server
 from tidelog import Admin, Consumer, NewTopic, Producer
+from tidelog.clients.admin.users import QuotaEntity
+from tidelog.errors import ErrorCode
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -26,6 +31,7 @@ from tidelog.protocol.messages.incremental_alter_configs import (
 )
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tidelog.server.zookeeper_process import ZooKeeperProcess
 
@@ -121,6 +127,47 @@ def test_any_broker_passes_changes_of_topics_on_to_the_controller(cluster: Clust
         assert leaders(broker, "forwarded") in ([1, 1, 2], [1, 2, 2])
         assert client.delete("forwarded") == 0
         assert metadata(broker, "forwarded").topics[0].error_code == 3
+
+
+def test_quotas_count_on_every_broker_and_for_changes_that_are_passed_on(cluster: ClusterOfBrokers) -> None:
+    first, second = cluster.running
+    app: QuotaEntity = (("client-id", "limited"),)
+    with Admin(bootstrap_servers=first.bootstrap) as admin:
+        admin.alter_client_quotas({app: {"controller_mutation_rate": 0.1, "producer_byte_rate": 1_000.0}})
+    with Admin(bootstrap_servers=second.bootstrap) as admin:
+        assert admin.describe_client_quotas()[app] == {
+            "controller_mutation_rate": 0.1,
+            "producer_byte_rate": 1_000.0,
+        }
+    create(first.bootstrap, "limited", 2)
+    led = {broker: leaders(broker, "limited") for broker in cluster.running}
+    assert all(found == [1, 2] for found in led.values())
+    for broker in cluster.running:
+
+        def throttle_ms(broker: Broker = broker) -> int:
+            throttled = []
+            for index in range(2):  # this broker leads one of the two
+                raw = RawConnection(broker.address, client_id="limited")
+                request = Client.produce_request(None, "limited", index, b"v" * 30_000)  # type: ignore[arg-type]
+                throttled.append(raw.ask(request, ProduceResponse, 9).throttle_time_ms)
+                raw.close()
+            return max(throttled)
+
+        eventually(throttle_ms, "the quota counts", 10.0)
+    other = other_than_controller(cluster)
+    raw = RawConnection(other.address, client_id="limited")
+    wanted = CreateTopicsRequest.CreatableTopic(name="limited-5", num_partitions=3, replication_factor=1)
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=10_000)
+    began = time.monotonic()
+    answer = raw.ask(request, CreateTopicsResponse, 5)
+    assert (answer.topics[0].error_code, answer.throttle_time_ms > 5_000) == (0, True)
+    assert time.monotonic() - began < 5.0
+    wanted.name = "limited-6"
+    refused = RawConnection(other.address, client_id="limited").ask(request, CreateTopicsResponse, 6)
+    assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert refused.throttle_time_ms > 0
+    with Admin(bootstrap_servers=second.bootstrap) as admin:
+        admin.alter_client_quotas({app: {"controller_mutation_rate": None, "producer_byte_rate": None}})
 
 
 def test_a_client_of_any_broker_creates_topics_by_asking_for_them(cluster: ClusterOfBrokers) -> None:

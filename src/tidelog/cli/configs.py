@@ -180,7 +180,7 @@ def entities_of(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:
     if short:
         if names or flags["entity_default"]:
             raise WrongUsage("--entity-name and --entity-default need --entity-type", ctx)
-        return sorted(short, key=lambda entity: TYPES.index(entity.type))
+        return short
     for kind in types:
         if kind not in TYPES:
             raise WrongUsage(f"--entity-type is {kind!r}; expected one of {', '.join(TYPES)}", ctx)

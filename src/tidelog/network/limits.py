@@ -108,7 +108,7 @@ class AddressRates:
             return 0.0
         rate.record(-1.0, now_ms)
         wait_ms = (measured - limit) / limit * rate.window_ms(now_ms) if limit else math.inf
-        return min(round(wait_ms), self._windows.window_ms) / 1000
+        return min(wait_ms, self._windows.window_ms) / 1000
 
     def _forget_idle(self, now_ms: int) -> None:
         self._rates = {address: rate for address, rate in self._rates.items() if rate.measure(now_ms) > 0}

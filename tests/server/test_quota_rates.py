@@ -1,0 +1,139 @@
+"""The rate that clients with a quota reach, and the clients without one beside them.
+
+The short form has a few seconds and few clients, the long form 30 seconds and 20 clients.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.quota_broker import TOPIC, QuotaBroker, produce, quota_broker
+from tests.support.raw import RawConnection
+from tests.support.scale import scale
+from tidelog import Consumer, OffsetSpec, Producer, TopicPartition
+from tidelog.clients.admin.users import QuotaEntity
+
+APP: QuotaEntity = (("client-id", "app"),)
+VALUE = 2_000
+RECORD = VALUE + 100  # with the other fields of its batch and request, about
+CLIENTS = scale(3, 20)
+WARM_UP_SECONDS = 2.0
+SECONDS = scale(8, 30)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[QuotaBroker]:
+    with quota_broker(monkeypatch) as made:
+        yield made
+
+
+class Loads:
+    """Threads that work until the end of a test."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def produce(self, connection: RawConnection, counts: list[int]) -> None:
+        def run() -> None:
+            while not self.ended.is_set():
+                produce(connection, VALUE)
+                counts[0] += 1
+
+        self._start(run)
+
+    def send(self, bootstrap: str) -> None:
+        """A producer of ours, as fast as it may."""
+
+        def run() -> None:
+            settings = {"client.id": "app", "batch.size": RECORD, "buffer.memory": 200_000}
+            with Producer(settings, bootstrap_servers=bootstrap) as producer:
+                while not self.ended.is_set():
+                    producer.send(TOPIC, b"v" * VALUE)
+
+        self._start(run)
+
+    def _start(self, run: object) -> None:
+        thread = threading.Thread(target=run, daemon=True)  # type: ignore[arg-type]
+        thread.start()
+        self._threads.append(thread)
+
+    def end(self) -> None:
+        self.ended.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def loads() -> Iterator[Loads]:
+    made = Loads()
+    yield made
+    made.end()
+
+
+def records_of(broker: QuotaBroker) -> int:
+    partition = TopicPartition(TOPIC, 0)
+    return broker.admin.list_offsets({partition: OffsetSpec.LATEST})[partition].offset
+
+
+def bytes_a_second(broker: QuotaBroker) -> float:
+    """What all producers together write, once the quota of the first windows is used up."""
+    time.sleep(WARM_UP_SECONDS)
+    first, began = records_of(broker), time.monotonic()
+    time.sleep(SECONDS)
+    last, ended = records_of(broker), time.monotonic()
+    return (last - first) * RECORD / (ended - began)
+
+
+def test_a_producer_reaches_its_quota_and_not_more(broker: QuotaBroker, loads: Loads) -> None:
+    limit = 200_000.0
+    broker.set_quota(APP, producer_byte_rate=limit)
+    loads.send(broker.bootstrap)
+    assert bytes_a_second(broker) == pytest.approx(limit, rel=0.1)
+
+
+def test_many_producers_share_a_quota_and_others_are_not_slowed(broker: QuotaBroker, loads: Loads) -> None:
+    limit = 600_000.0
+    broker.set_quota(APP, producer_byte_rate=limit)
+    counts = [0]
+    for _ in range(CLIENTS):
+        loads.produce(broker.connect(), counts)
+    other, others = broker.connect(client_id="other"), 0
+    slowest, began = 0.0, time.monotonic()
+    while time.monotonic() - began < WARM_UP_SECONDS + SECONDS:
+        if not others and time.monotonic() - began > WARM_UP_SECONDS:
+            counted_from, counted_at = counts[0], time.monotonic()
+        if time.monotonic() - began > WARM_UP_SECONDS:
+            asked = time.monotonic()
+            assert produce(other, 10) == 0
+            slowest = max(slowest, time.monotonic() - asked)
+            others += 1
+        time.sleep(0.02)
+    rate = (counts[0] - counted_from) * RECORD / (time.monotonic() - counted_at)
+    assert rate == pytest.approx(limit, rel=0.1)
+    assert slowest < 2.0
+
+
+def test_a_consumer_reaches_its_quota_and_not_more(broker: QuotaBroker) -> None:
+    limit = 300_000.0
+    # Small batches: a fetch that ends within a batch has bytes that count and that the consumer cannot use.
+    with Producer({"batch.size": RECORD}, bootstrap_servers=broker.bootstrap) as producer:
+        for _ in range(int(limit * (WARM_UP_SECONDS + SECONDS + 3) / VALUE)):
+            producer.send(TOPIC, b"v" * VALUE)
+    broker.set_quota(APP, consumer_byte_rate=limit)
+    settings = {"client.id": "app", "max.partition.fetch.bytes": 30_000, "fetch.max.bytes": 30_000}
+    with Consumer(settings, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0)])
+        began = time.monotonic()
+        while time.monotonic() - began < WARM_UP_SECONDS:
+            consumer.poll(0.1)
+        got, counted_at = 0, time.monotonic()
+        while time.monotonic() - counted_at < SECONDS:
+            got += len(consumer.poll(0.1))
+        rate = got * (VALUE + 80) / (time.monotonic() - counted_at)
+    assert rate == pytest.approx(limit, rel=0.1)
