@@ -8,13 +8,9 @@ from typing import get_type_hints
 import pytest
 
 from tidelog.config.definition import ConfigKey
-from tidelog.config.values import ConfigError, ConfigType
-from tidelog.server.config.broker import (
-    BrokerConfig,
-    broker_definition,
-    cluster_settings,
-    security_settings,
-)
+from tidelog.config.values import ConfigError, ConfigType, Password
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.broker_definition import broker_definition, cluster_settings, security_settings
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.config.topic import TopicConfigs
 
@@ -218,6 +214,7 @@ PYTHON_TYPES = {
     ConfigType.LIST: tuple[str, ...],
     ConfigType.STRING: str,
     ConfigType.CLASS: str,
+    ConfigType.PASSWORD: Password,
 }
 MADE_OF_SEVERAL = {
     "cluster",

@@ -66,6 +66,14 @@ class AnyConfig:
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
         return None
 
+    def encoded(
+        self, entity: ConfigEntity, configs: Mapping[str, str], stored: Mapping[str, str]
+    ) -> dict[str, str]:
+        return dict(configs)
+
+    def decoded(self, entity: ConfigEntity, stored: Mapping[str, str]) -> dict[str, str]:
+        return dict(stored)
+
 
 @dataclass
 class FakeBroker:

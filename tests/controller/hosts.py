@@ -71,6 +71,14 @@ class FewRules:
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
         return "delete" if name == "cleanup.policy" else None
 
+    def encoded(
+        self, entity: ConfigEntity, configs: Mapping[str, str], stored: Mapping[str, str]
+    ) -> dict[str, str]:
+        return dict(configs)
+
+    def decoded(self, entity: ConfigEntity, stored: Mapping[str, str]) -> dict[str, str]:
+        return dict(stored)
+
 
 @asynccontextmanager
 async def running(

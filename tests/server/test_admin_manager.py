@@ -18,7 +18,12 @@ async def admin(world: World, name: str) -> AdminManager:
 
     async def refresh(entity_path: str) -> None: ...
 
-    parts = SimpleNamespace(refresh=refresh, validate=lambda entity, configs: None)
+    parts = SimpleNamespace(
+        refresh=refresh,
+        validate=lambda entity, configs: None,
+        encoded=lambda entity, configs, stored: dict(configs),
+        decoded=lambda entity, stored: dict(stored),
+    )
     store = await world.store(name)
     some = cast("Any", parts)
     return AdminManager(some, store, some, some, some, timeout=30.0)

@@ -114,6 +114,14 @@ class ConfigRules(Protocol):
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
         """The default of a setting that is a list; None for other settings."""
 
+    def encoded(
+        self, entity: ConfigEntity, configs: Mapping[str, str], stored: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The settings as the tree stores them, with passwords encrypted; `stored` is there now."""
+
+    def decoded(self, entity: ConfigEntity, stored: Mapping[str, str]) -> dict[str, str]:
+        """The settings that the tree stores, with passwords decrypted."""
+
 
 class EntityConfigListener(Protocol):
     def __call__(self, entity: ConfigEntity, overrides: dict[str, str]) -> None:

@@ -327,11 +327,13 @@ class SingleController:
     async def _alter(
         self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
     ) -> None:
-        present = self._present_configs(entity)
+        stored = self._present_configs(entity)
+        present = self._rules.decoded(entity, stored)
         configs = after(present)
         self._rules.validate(entity, configs)
         if validate_only or configs == present:
             return
+        configs = self._rules.encoded(entity, configs, stored)
         await self._changed(lambda: self._store.write_config(entity.path, configs))
         if entity.kind == ConfigKind.TOPIC:
             self._state = self._state.with_topics([replace(self._state.topics[entity.name], configs=configs)])

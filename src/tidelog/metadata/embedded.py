@@ -10,6 +10,7 @@ files there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -85,6 +86,10 @@ class EmbeddedTree:
             raise
 
     def _connect(self) -> sqlite3.Connection:
+        # Only the owner reads the tree: it has credentials. SQLite's other files get the same permissions.
+        with contextlib.suppress(OSError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            os.chmod(self.path, 0o600)
         return sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
 
     def _disconnect(self) -> None:

@@ -147,9 +147,9 @@ class AdminManager:
         self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
     ) -> None:
         def wanted(present: Mapping[str, str]) -> Mapping[str, str] | None:
-            configs = after(present)
+            configs = after(self._rules.decoded(entity, present))
             self._rules.validate(entity, configs)
-            return None if validate_only else configs
+            return None if validate_only else self._rules.encoded(entity, configs, present)
 
         await self._store.change_config(entity.path, wanted)
         if not validate_only:

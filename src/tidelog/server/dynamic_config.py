@@ -16,6 +16,7 @@ from tidelog.server.config.client_metrics import ClientMetricsConfigs
 from tidelog.server.config.group import GroupConfigs
 from tidelog.server.config.loggers import BrokerLoggers
 from tidelog.server.config.quotas import QUOTA_KINDS, check_quotas
+from tidelog.server.config.stored_passwords import StoredPasswords
 from tidelog.server.config.topic import TopicConfigs
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class DynamicConfig:
         self.topics = TopicConfigs(broker)
         self.groups = GroupConfigs(broker)
         self.client_metrics = ClientMetricsConfigs()
+        self._passwords = StoredPasswords(broker)
         self.loggers = BrokerLoggers()
         # Called with the settings of users, clients and addresses, by path below /config.
         self.on_quota_change: Callable[[str, dict[str, str]], None] | None = None
@@ -76,14 +78,23 @@ class DynamicConfig:
             return None
         return (self.topics.text(name, {})[0] if topic else self.broker.default(name)) or ""
 
+    def encoded(
+        self, entity: ConfigEntity, configs: Mapping[str, str], stored: Mapping[str, str]
+    ) -> dict[str, str]:
+        return self._passwords.encoded(configs, stored) if entity.kind == ConfigKind.BROKER else dict(configs)
+
+    def decoded(self, entity: ConfigEntity, stored: Mapping[str, str]) -> dict[str, str]:
+        return self._passwords.decoded(stored) if entity.kind == ConfigKind.BROKER else dict(stored)
+
     # Changes from the controller
 
     def entity_changed(self, entity: ConfigEntity, overrides: dict[str, str]) -> None:
         if entity.kind == ConfigKind.BROKER:
+            found = self._passwords.decoded(overrides)
             if entity.name == DEFAULT_ENTITY:
-                self.broker.set_dynamic(cluster_default=overrides)
+                self.broker.set_dynamic(cluster_default=found)
             else:
-                self.broker.set_dynamic(broker=overrides)
+                self.broker.set_dynamic(broker=found)
             if self.tls is not None:
                 self.tls.update()
         elif entity.kind in QUOTA_KINDS and self.on_quota_change is not None:
@@ -92,7 +103,8 @@ class DynamicConfig:
     def load(self, state: ClusterState, broker_id: int) -> None:
         """Apply the settings that were stored before this start."""
         self.broker.set_dynamic(
-            broker=state.broker_configs(broker_id), cluster_default=state.broker_configs(None)
+            broker=self._passwords.decoded(state.broker_configs(broker_id)),
+            cluster_default=self._passwords.decoded(state.broker_configs(None)),
         )
 
     def change_levels(self, operations: list[ConfigOp]) -> None:

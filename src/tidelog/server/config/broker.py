@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.config.definition import ConfigKey
 from tidelog.config.properties import read_properties
-from tidelog.config.values import ConfigError, ConfigValue, render_value
+from tidelog.config.values import ConfigError, ConfigValue, Password, render_value
 from tidelog.endpoints import Endpoint
 from tidelog.server.config.broker_definition import (
     LISTENER_PREFIX,
@@ -139,6 +139,12 @@ class BrokerConfig:
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
+    password_encoder_cipher_algorithm: str
+    password_encoder_iterations: int
+    password_encoder_key_length: int
+    password_encoder_keyfactory_algorithm: str | None
+    password_encoder_old_secret: Password | None
+    password_encoder_secret: Password | None
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
     queued_max_requests: int
@@ -575,6 +581,9 @@ def _check_together(values: Mapping[str, ConfigValue]) -> None:
     if 0 < queued < largest:
         problem = f"expected at least socket.request.max.bytes, which is {largest}, or -1 for no bound"
         raise ConfigError("queued.max.request.bytes", str(queued), problem)
+    bits = number("password_encoder_key_length")
+    if bits not in (128, 192, 256):
+        raise ConfigError("password.encoder.key.length", str(bits), "expected 128, 192 or 256")
     if number("max_connections_per_ip") == 0 and not values["max_connections_per_ip_overrides"]:
         problem = "nobody could connect; name hosts in max.connections.per.ip.overrides"
         raise ConfigError("max.connections.per.ip", "0", problem)

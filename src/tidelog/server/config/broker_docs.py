@@ -182,6 +182,15 @@ offsets.topic.replication.factor: Replicas of the offsets topic. A broker withou
   refuses a larger number.
 offsets.topic.segment.bytes: The segment size of the offsets topic: small segments are compacted and loaded
   sooner.
+password.encoder.cipher.algorithm: The cipher for passwords among stored settings of brokers.
+password.encoder.iterations: Iterations that derive the key for stored passwords.
+password.encoder.key.length: Bits of the key for stored passwords: 128, 192 or 256.
+password.encoder.keyfactory.algorithm: How the key for stored passwords is derived from the secret. Without
+  this setting it is PBKDF2WithHmacSHA512.
+password.encoder.old.secret: The previous password.encoder.secret, which decrypts passwords that were stored
+  with it.
+password.encoder.secret: The secret that encrypts passwords among stored settings of brokers. Without it a
+  broker of a cluster stores none.
 principal.builder.class: The Python class that makes the principal of a connection, such as
   package.module.Class; Kafka's default is built in.
 producer.id.expiration.ms: How long a partition keeps the state of a producer that sends nothing.

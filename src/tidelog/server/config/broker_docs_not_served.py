@@ -116,12 +116,6 @@ num.network.threads: Threads that read requests and write answers, for each list
   does both.
 offsets.commit.required.acks: Replicas that need a commit before the coordinator answers it.
 offsets.topic.compression.codec: The codec of the offsets topic.
-password.encoder.cipher.algorithm: The cipher for passwords that are stored as settings.
-password.encoder.iterations: Iterations that derive the key for stored passwords.
-password.encoder.key.length: The length of the key for stored passwords.
-password.encoder.keyfactory.algorithm: The algorithm that derives the key for stored passwords.
-password.encoder.old.secret: The previous password.encoder.secret, which decrypts older passwords.
-password.encoder.secret: The secret that encrypts stored passwords.
 process.roles: The roles of a KRaft process: broker, controller or both. This process is a broker that keeps
   its own metadata.
 producer.purgatory.purge.interval.requests: After how many finished produce requests the purgatory is purged.

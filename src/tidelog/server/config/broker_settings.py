@@ -101,6 +101,12 @@ offsets.retention.check.interval.ms long 600000 high >=1
 offsets.retention.minutes int 10080 high >=1
 offsets.topic.num.partitions int 50 high >=1
 offsets.topic.segment.bytes int 104857600 high >=1
+password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding low in(AES/CBC/PKCS5Padding,AES/GCM/NoPadding) retired
+password.encoder.iterations int 4096 low >=1024 retired
+password.encoder.key.length int 128 low >=8 retired
+password.encoder.keyfactory.algorithm string null low in(PBKDF2WithHmacSHA512,PBKDF2WithHmacSHA256,PBKDF2WithHmacSHA1) retired
+password.encoder.old.secret password null medium retired
+password.encoder.secret password null medium retired
 producer.id.expiration.ms int 86400000 low >=1 cluster-wide
 queued.max.request.bytes long -1 medium
 queued.max.requests int 500 high >=1
@@ -468,12 +474,6 @@ security.providers string null low
 
 _SECRETS = """\
 config.providers list "" low cluster-wide
-password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding low retired
-password.encoder.iterations int 4096 low >=1024 retired
-password.encoder.key.length int 128 low >=8 retired
-password.encoder.keyfactory.algorithm string null low retired
-password.encoder.old.secret password null medium retired
-password.encoder.secret password null medium retired
 """
 
 _PLUGINS = """\
@@ -509,7 +509,7 @@ NOT_SERVED = {
     "brokers log in at each other by PLAIN or SCRAM, whose credentials do not expire": _SASL_LOGIN,
     "there are no KRaft controllers": _SASL_CONTROLLER,
     "access is not checked: every client that can connect may do everything": _ACCESS,
-    "no secrets are stored or looked up": _SECRETS,
+    "no secrets are looked up elsewhere": _SECRETS,
     "Java classes cannot be loaded": _PLUGINS,
     "metrics are read over HTTP at metrics.listener, and nothing is pushed": _METRICS,
 }

@@ -1,0 +1,84 @@
+"""Passwords among the stored settings of brokers: encrypted with password.encoder.secret.
+
+In a cluster a password cannot be stored without that secret, as in Kafka 3.9: ZooKeeper is no place for it. A
+broker alone has a tree that only its owner reads, and stores it there as it is, as Kafka 4.3 does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from tidelog.config.values import ConfigType, Password
+from tidelog.errors import InvalidConfig
+from tidelog.security.password_encoder import NotDecodable, PasswordEncoder, is_encoded
+from tidelog.server.config.broker import BrokerConfig, key_of
+
+log = logging.getLogger("tidelog.server")
+
+DEFAULT_KEY_FACTORY = "PBKDF2WithHmacSHA512"
+
+
+class StoredPasswords:
+    """Turns settings of a broker into what the tree stores, and back."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def encoded(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+        """The settings as the tree stores them; a password that is in `stored` already keeps its text.
+
+        Raises InvalidConfig if a password cannot be stored.
+        """
+        before = self.decoded(stored)
+        return {
+            name: value
+            if not _is_password(name)
+            else stored[name]
+            if before.get(name) == value
+            else self._encode(name, value)
+            for name, value in configs.items()
+        }
+
+    def decoded(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """The settings with their passwords; without those of another secret, which are logged."""
+        found: dict[str, str] = {}
+        for name, value in stored.items():
+            if not _is_password(name) or not is_encoded(value):
+                found[name] = value
+                continue
+            encoder = self._encoder()
+            try:
+                if encoder is None:
+                    raise NotDecodable("password.encoder.secret is not set")
+                found[name] = encoder.decode(value)
+            except NotDecodable as error:
+                log.error("the stored setting %s is left out: %s", name, error)
+        return found
+
+    def _encode(self, name: str, value: str) -> str:
+        encoder = self._encoder()
+        if encoder is not None:
+            return encoder.encode(value)
+        if self._config.is_alone:
+            return value
+        raise InvalidConfig(f"{name} is a password: set password.encoder.secret on the brokers to store it")
+
+    def _encoder(self) -> PasswordEncoder | None:
+        config = self._config
+        if config.password_encoder_secret is None:
+            return None
+        old = config.password_encoder_old_secret
+        return PasswordEncoder(
+            config.password_encoder_secret.secret,
+            old.secret if isinstance(old, Password) else None,
+            config.password_encoder_keyfactory_algorithm or DEFAULT_KEY_FACTORY,
+            config.password_encoder_cipher_algorithm,
+            config.password_encoder_key_length,
+            config.password_encoder_iterations,
+        )
+
+
+def _is_password(name: str) -> bool:
+    key = key_of(name)
+    return key is not None and key.type is ConfigType.PASSWORD
