@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.sasl_walks import scram_final, scram_first
+from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.security.sasl.scram import ScramSaslServer, TokenCredential
 from tidelog.security.sasl.server import SaslException
 from tidelog.security.scram import ScramCredential, ScramMechanism, scram_credential
+from tidelog.server.listener_security import ScramUsers
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 TREE = Path(__file__).parent.parent / "data" / "zookeeper-tree.json"
@@ -123,3 +125,20 @@ def test_a_delegation_token_logs_in_its_owner() -> None:
     assert server.authorization_id == "alice"
     assert server.is_token_authenticated
     assert server.credential_expiry_ms == 1234
+
+
+def test_an_unknown_user_seems_to_have_the_iterations_of_users() -> None:
+    metadata = MetadataCache("cluster")
+    users = ScramUsers(metadata)
+    assert users.iterations("nobody", SHA_256) == 4096
+    for name, iterations in (("alice", 5000), ("bob", 6000)):
+        text = scram_credential("secret", SHA_256, iterations).format()
+        metadata.set_entity_configs(f"users/{name}", {"SCRAM-SHA-256": text})
+    found = {name: users.iterations(name, SHA_256) for name in map(str, range(50))}
+    assert set(found.values()) == {5000, 6000}
+    assert all(users.iterations(name, SHA_256) == iterations for name, iterations in found.items())
+    assert users.iterations("nobody", SHA_512) == 4096
+    known = users.find("alice", SHA_256)
+    assert known is not None
+    assert known.iterations == 5000
+    assert users.find("alice", SHA_512) is None

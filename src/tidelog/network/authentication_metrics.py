@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tidelog.metrics.registry import Family, Meter
+from tidelog.network.authentication_log import AuthenticationLog
 
 PREFIX = "kafka_server_socket_server_metrics_"
 
@@ -19,6 +20,7 @@ class AuthenticationMetrics:
         self.failed_reauthentications = Meter()
         self.successful_no_reauth = 0  # by clients that cannot re-authenticate
         self.expired_killed = 0
+        self.failures = AuthenticationLog()
         self._latency_seconds = 0.0
         self._longest_seconds = 0.0
 

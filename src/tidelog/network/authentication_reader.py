@@ -161,9 +161,8 @@ class AuthenticationReader:
         self._timer = None
         if channel.state & CLOSED:
             return
-        log.warning(
-            "authentication of %s (listener %s) failed: %s", channel.peer, channel.listener, step.reason
-        )
+        failures = self._security.metrics.failures
+        failures.log(channel.listener, channel.peer, step.reason, self._context.loop.time())
         self._is_waiting = True
         self._answer(step)
         if not channel.state & CLOSED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.metadata.paths import entity_path
@@ -12,6 +12,7 @@ from tidelog.network.listener_security import ANONYMOUS
 from tidelog.security.sasl.authenticator import AnswerVersions, SaslServerAuthenticator
 from tidelog.security.sasl.authenticator import Session as SaslSession
 from tidelog.security.sasl.mechanisms import FindTokenOf, SaslSettings, make_mechanisms
+from tidelog.security.sasl.scram import choice
 from tidelog.security.scram import ScramCredential, ScramMechanism
 
 if TYPE_CHECKING:
@@ -21,18 +22,43 @@ if TYPE_CHECKING:
     from tidelog.server.tls_listener import TlsListener
 
 
-def scram_lookup(metadata: MetadataCache) -> Callable[[str, ScramMechanism], ScramCredential | None]:
-    """Finds the SCRAM credentials of the tree's users."""
+class ScramUsers:
+    """The SCRAM credentials of the tree's users."""
 
-    def find(user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        configs = metadata.snapshot.entity_configs.get(entity_path("users", user), {})
-        text = configs.get(mechanism.mechanism_name)
-        try:
-            return None if text is None else ScramCredential.parse(text)
-        except ValueError:
-            return None
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
+        self._counted: object = None
+        self._iterations: dict[ScramMechanism, list[int]] = {}
 
-    return find
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        configs = self._metadata.snapshot.entity_configs.get(entity_path("users", user), {})
+        return _credential(configs, mechanism)
+
+    def iterations(self, user: str, mechanism: ScramMechanism) -> int:
+        """The iterations that an unknown user of this name seems to have: those of a user, always the same.
+
+        One number for all unknown names would tell them from users with another one.
+        """
+        entities = self._metadata.snapshot.entity_configs
+        if entities is not self._counted:
+            self._counted = entities
+            self._iterations = {kind: _iterations(entities, kind) for kind in ScramMechanism}
+        known = self._iterations[mechanism]
+        return choice(known, user) if known else mechanism.min_iterations
+
+
+def _credential(configs: Mapping[str, str], mechanism: ScramMechanism) -> ScramCredential | None:
+    text = configs.get(mechanism.mechanism_name)
+    try:
+        return None if text is None else ScramCredential.parse(text)
+    except ValueError:
+        return None
+
+
+def _iterations(entities: Mapping[str, Mapping[str, str]], mechanism: ScramMechanism) -> list[int]:
+    users = (configs for path, configs in entities.items() if path.startswith("users/"))
+    found = (_credential(configs, mechanism) for configs in users)
+    return sorted(credential.iterations for credential in found if credential is not None)
 
 
 class SaslListener:
@@ -50,7 +76,7 @@ class SaslListener:
         """`tls` is that of a SASL_SSL listener. Raises ConfigError."""
         self._tls = tls
         self.metrics = AuthenticationMetrics()
-        self._find = scram_lookup(metadata)
+        self._users = ScramUsers(metadata)
         self._find_token = find_token
         self._answer_versions = answer_versions
         self._now_ms = now_ms
@@ -58,7 +84,7 @@ class SaslListener:
 
     def update(self, settings: SaslSettings) -> None:
         """Authenticate by these settings from now on. Raises ConfigError, and nothing changes."""
-        mechanisms = make_mechanisms(settings, self._find, self._find_token)
+        mechanisms = make_mechanisms(settings, self._users, self._find_token)
         self._user_name = _kerberos_names(settings) if "GSSAPI" in mechanisms else None
         self._settings, self._mechanisms = settings, mechanisms
 

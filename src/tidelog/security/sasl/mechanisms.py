@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from tidelog.config.values import ConfigError
@@ -24,7 +24,26 @@ JWKS_URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED_URLS: Final = "tidelog.sasl.oauthbearer.allowed.urls"
 UNSECURED: Final = "tidelog.sasl.oauthbearer.unsecured.enable"
 
-FindCredential = Callable[[str, ScramMechanism], ScramCredential | None]
+
+class ScramUsers(Protocol):
+    """The users with SCRAM credentials."""
+
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None: ...
+
+    def iterations(self, user: str, mechanism: ScramMechanism) -> int:
+        """The iterations that a user of this name seems to have if there is none."""
+
+
+class NoScramUsers:
+    """No user at all, to check settings."""
+
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        return None
+
+    def iterations(self, user: str, mechanism: ScramMechanism) -> int:
+        return mechanism.min_iterations
+
+
 FindTokenOf = Callable[[str, ScramMechanism], TokenCredential | None]
 
 
@@ -67,31 +86,37 @@ class SaslSettings:
 
 
 def make_mechanisms(
-    settings: SaslSettings, find: FindCredential, find_token: FindTokenOf | None
+    settings: SaslSettings, users: ScramUsers, find_token: FindTokenOf | None
 ) -> dict[str, MechanismOptions]:
     """The mechanisms by name. Raises ConfigError: what cannot work fails the start, not each client."""
     return {
         mechanism.name: MechanismOptions(
-            _maker(mechanism, settings, find, find_token), max(0, mechanism.max_reauth_ms)
+            _maker(mechanism, settings, users, find_token), max(0, mechanism.max_reauth_ms)
         )
         for mechanism in settings.mechanisms
     }
 
 
 def _maker(
-    mechanism: MechanismSettings, settings: SaslSettings, find: FindCredential, find_token: FindTokenOf | None
+    mechanism: MechanismSettings, settings: SaslSettings, users: ScramUsers, find_token: FindTokenOf | None
 ) -> MakeSaslServer:
     options = jaas_options(mechanism)
     handler = load_handler(mechanism.handler_class, mechanism.name, options or {})
     if mechanism.name == "PLAIN":
         if options is None and handler is None:
             raise ConfigError(mechanism.prefix + JAAS, None, 'needed for PLAIN: user_NAME="password"')
-        users = JaasUsers(options or {})
-        return lambda: PlainSaslServer(users, handler)
+        of_jaas = JaasUsers(options or {})
+        return lambda: PlainSaslServer(of_jaas, handler)
     if mechanism.name in scram.BY_NAME:
         kind = scram.BY_NAME[mechanism.name]
         of_token = None if find_token is None else partial(_token_of, find_token, kind)
-        return lambda: ScramSaslServer(kind, lambda user: find(user, kind), of_token, handler)
+        return lambda: ScramSaslServer(
+            kind,
+            lambda user: users.find(user, kind),
+            of_token,
+            handler,
+            iterations=lambda user: users.iterations(user, kind),
+        )
     if mechanism.name == "OAUTHBEARER":
         return _oauthbearer(mechanism, settings.oauthbearer, options or {}, handler)
     if mechanism.name == "GSSAPI":

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, Protocol
 
@@ -73,8 +73,14 @@ def unknown_user(name: str, mechanism: ScramMechanism, iterations: int) -> Scram
     )
 
 
+def choice(values: Sequence[int], name: str) -> int:
+    """One of the values, always the same for a name as long as the values are."""
+    number = int.from_bytes(hmac.digest(UNKNOWN_USER_SECRET, b"choice" + name.encode(), "sha256")[:8], "big")
+    return values[number % len(values)]
+
+
 class ScramSaslServer:
-    """Implements SaslServer. `iterations` is what an unknown user appears to have."""
+    """Implements SaslServer. `iterations` are those that an unknown user seems to have."""
 
     def __init__(
         self,
@@ -83,7 +89,7 @@ class ScramSaslServer:
         find_token: FindToken | None = None,
         handler: ScramCallbackHandler | None = None,
         *,
-        iterations: int = 4096,
+        iterations: Callable[[str], int] | None = None,
         nonce: str | None = None,
     ) -> None:
         self._mechanism = mechanism
@@ -124,7 +130,7 @@ class ScramSaslServer:
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
         # Made for every user, so that both cases take the same time.
-        self._credential = unknown_user(name, self._mechanism, self._iterations)
+        self._credential = unknown_user(name, self._mechanism, self._unknown_iterations(name))
         if isinstance(credential, ScramCredential) and self._is_usable(credential):
             self._is_known = True
             self._credential = credential
@@ -133,6 +139,9 @@ class ScramSaslServer:
         first = self._server_first()
         self._exchange = f"{match['bare']},{first}".encode()
         return first.encode()
+
+    def _unknown_iterations(self, name: str) -> int:
+        return self._mechanism.min_iterations if self._iterations is None else self._iterations(name)
 
     def _is_usable(self, credential: ScramCredential) -> bool:
         mechanism = self._mechanism

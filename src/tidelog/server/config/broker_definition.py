@@ -9,7 +9,12 @@ from tidelog.server.config import broker_settings
 
 LISTENER_PREFIX = "listener.name."
 SASL_MECHANISMS = ("gssapi", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
-OF_MECHANISM = ("connections.max.reauth.ms", "sasl.jaas.config", "sasl.server.callback.handler.class")
+OF_MECHANISM = (
+    "connections.max.reauth.ms",
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.server.callback.handler.class",
+)
 """Settings that can have the prefix of a listener and of a mechanism."""
 
 

@@ -227,7 +227,20 @@ sasl.jaas.config: The login module of a mechanism and its options, as
 sasl.kerberos.principal.to.local.rules: Rules that make a user's name of a Kerberos principal. The first that
   applies decides.
 sasl.kerberos.service.name: The Kerberos name of the broker's service.
-sasl.mechanism.inter.broker.protocol: How brokers log in at each other: PLAIN or a SCRAM mechanism.
+sasl.login.callback.handler.class: A Python class, package.module.Class, that supplies the token of this
+  broker's own logins by OAUTHBEARER.
+sasl.login.connect.timeout.ms: How long this broker tries to reach the token provider for its own logins.
+sasl.login.read.timeout.ms: How long this broker waits for the token provider's answer.
+sasl.login.refresh.buffer.seconds: Time that should be left on this broker's own token when it is renewed.
+sasl.login.refresh.min.period.seconds: The shortest time between two renewals of this broker's own token.
+sasl.login.refresh.window.factor: The share of a token's life after which this broker renews it.
+sasl.login.refresh.window.jitter: The random part of the time until this broker renews its token.
+sasl.login.retry.backoff.max.ms: The longest wait between two attempts to reach the token provider.
+sasl.login.retry.backoff.ms: The first wait between two attempts to reach the token provider.
+sasl.mechanism.inter.broker.protocol: How brokers log in at each other: a mechanism of their listener.
+sasl.oauthbearer.client.credentials.client.id: The client id with which this broker asks for its own token.
+sasl.oauthbearer.client.credentials.client.secret: The client secret with which this broker asks for its own
+  token.
 sasl.oauthbearer.clock.skew.seconds: How far the clocks of broker and token provider may differ.
 sasl.oauthbearer.expected.audience: The audiences of which a token has to have one. Without this setting any
   is accepted.
@@ -240,8 +253,10 @@ sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: The wait after the first failed
   provider's keys; each further one doubles it.
 sasl.oauthbearer.jwks.endpoint.url: The file: or https: URL of the provider's keys (a JSON Web Key Set). It
   has to be in tidelog.sasl.oauthbearer.allowed.urls, too.
+sasl.oauthbearer.scope: The scope in this broker's requests for its own token.
 sasl.oauthbearer.scope.claim.name: The claim that has the scope of a token.
 sasl.oauthbearer.sub.claim.name: The claim that has the user of a token.
+sasl.oauthbearer.token.endpoint.url: The URL for this broker's requests for its own token.
 sasl.server.callback.handler.class: A Python class, package.module.Class, that checks the credentials of a
   mechanism, as listener.name.NAME.MECHANISM.sasl.server.callback.handler.class. Kafka's own classes stand for
   what the broker does without one.

@@ -151,16 +151,7 @@ sasl.kerberos.kinit.cmd: The command that renews Kerberos tickets.
 sasl.kerberos.min.time.before.relogin: The shortest sleep of the thread that renews tickets.
 sasl.kerberos.ticket.renew.jitter: The random part of the time until a ticket is renewed.
 sasl.kerberos.ticket.renew.window.factor: The share of a ticket's life after which it is renewed.
-sasl.login.callback.handler.class: The class that supplies the credentials of a login.
 sasl.login.class: The class that logs in.
-sasl.login.connect.timeout.ms: How long to try to reach a login provider.
-sasl.login.read.timeout.ms: How long to wait for a login provider's answer.
-sasl.login.refresh.buffer.seconds: Time that should be left on a credential when it is renewed.
-sasl.login.refresh.min.period.seconds: The shortest time between two renewals of a credential.
-sasl.login.refresh.window.factor: The share of a credential's life after which it is renewed.
-sasl.login.refresh.window.jitter: The random part of the time until a credential is renewed.
-sasl.login.retry.backoff.max.ms: The longest wait between two attempts to reach a login provider.
-sasl.login.retry.backoff.ms: The first wait between two attempts to reach a login provider.
 sasl.mechanism.controller.protocol: How brokers log in at controllers.
 sasl.oauthbearer.assertion.algorithm: The algorithm that signs an assertion to the token provider.
 sasl.oauthbearer.assertion.claim.aud: The audience in an assertion.
@@ -173,12 +164,8 @@ sasl.oauthbearer.assertion.file: A file with a finished assertion.
 sasl.oauthbearer.assertion.private.key.file: The key that signs assertions.
 sasl.oauthbearer.assertion.private.key.passphrase: The passphrase of the key that signs assertions.
 sasl.oauthbearer.assertion.template.file: A file with further headers and claims of assertions.
-sasl.oauthbearer.client.credentials.client.id: The client id in requests for a token.
-sasl.oauthbearer.client.credentials.client.secret: The client secret in requests for a token.
 sasl.oauthbearer.jwt.retriever.class: The class that gets tokens.
 sasl.oauthbearer.jwt.validator.class: The class that checks tokens.
-sasl.oauthbearer.scope: The scope in requests for a token.
-sasl.oauthbearer.token.endpoint.url: The URL for requests for a token.
 security.providers: Classes that add security providers to the Java machine.
 share.coordinator.append.linger.ms: How long a share coordinator collects writes; -1 adapts the time to the
   load.

@@ -400,7 +400,18 @@ sasl.enabled.mechanisms list GSSAPI medium per-broker
 sasl.jaas.config password null medium per-broker
 sasl.kerberos.principal.to.local.rules list DEFAULT medium per-broker
 sasl.kerberos.service.name string null medium per-broker
+sasl.login.callback.handler.class class null medium
+sasl.login.connect.timeout.ms int null low
+sasl.login.read.timeout.ms int null low
+sasl.login.refresh.buffer.seconds short 300 medium per-broker
+sasl.login.refresh.min.period.seconds short 60 medium per-broker
+sasl.login.refresh.window.factor double 0.8 medium per-broker
+sasl.login.refresh.window.jitter double 0.05 medium per-broker
+sasl.login.retry.backoff.max.ms long 10000 low
+sasl.login.retry.backoff.ms long 100 low
 sasl.mechanism.inter.broker.protocol string GSSAPI medium per-broker
+sasl.oauthbearer.client.credentials.client.id string null medium
+sasl.oauthbearer.client.credentials.client.secret password null medium
 sasl.oauthbearer.clock.skew.seconds int 30 low
 sasl.oauthbearer.expected.audience list "" high
 sasl.oauthbearer.expected.issuer string null high
@@ -408,8 +419,10 @@ sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
 sasl.oauthbearer.jwks.endpoint.url string null medium
+sasl.oauthbearer.scope string null medium
 sasl.oauthbearer.scope.claim.name string scope low
 sasl.oauthbearer.sub.claim.name string sub low
+sasl.oauthbearer.token.endpoint.url string null medium
 sasl.server.callback.handler.class class null medium
 sasl.server.max.receive.size int 524288 medium
 tidelog.sasl.oauthbearer.allowed.urls list "" medium ours
@@ -426,16 +439,7 @@ sasl.kerberos.ticket.renew.window.factor double 0.8 medium per-broker
 
 _SASL_LOGIN = """\
 sasl.client.callback.handler.class class null medium
-sasl.login.callback.handler.class class null medium
 sasl.login.class class null medium
-sasl.login.connect.timeout.ms int null low
-sasl.login.read.timeout.ms int null low
-sasl.login.refresh.buffer.seconds short 300 medium per-broker
-sasl.login.refresh.min.period.seconds short 60 medium per-broker
-sasl.login.refresh.window.factor double 0.8 medium per-broker
-sasl.login.refresh.window.jitter double 0.05 medium per-broker
-sasl.login.retry.backoff.max.ms long 10000 low
-sasl.login.retry.backoff.ms long 100 low
 sasl.oauthbearer.assertion.algorithm string RS256 medium anycase(ES256,RS256)
 sasl.oauthbearer.assertion.claim.aud string null medium
 sasl.oauthbearer.assertion.claim.exp.seconds int 300 low 0..86400
@@ -447,12 +451,8 @@ sasl.oauthbearer.assertion.file string null medium
 sasl.oauthbearer.assertion.private.key.file string null medium
 sasl.oauthbearer.assertion.private.key.passphrase password null medium
 sasl.oauthbearer.assertion.template.file string null medium
-sasl.oauthbearer.client.credentials.client.id string null medium
-sasl.oauthbearer.client.credentials.client.secret password null medium
 sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever medium
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator medium
-sasl.oauthbearer.scope string null medium
-sasl.oauthbearer.token.endpoint.url string null medium
 """  # noqa: E501
 
 _SASL_CONTROLLER = """\
@@ -506,7 +506,7 @@ NOT_SERVED = {
     "tiered storage is not served": _TIERED,
     "OpenSSL does the work of TLS, not Java": _JAVA_TLS,
     "kinit renews the tickets of the broker": _SASL_KERBEROS,
-    "brokers log in at each other by PLAIN or SCRAM, whose credentials do not expire": _SASL_LOGIN,
+    "Java classes are not loaded, and no assertion is made for the login of a broker": _SASL_LOGIN,
     "there are no KRaft controllers": _SASL_CONTROLLER,
     "access is not checked: every client that can connect may do everything": _ACCESS,
     "no secrets are looked up elsewhere": _SECRETS,

@@ -131,12 +131,12 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
 
 def _check_security(trial: BrokerConfig) -> None:
     """Raise ConfigError if a listener could not authenticate its clients with these settings."""
-    from tidelog.security.sasl.mechanisms import make_mechanisms
+    from tidelog.security.sasl.mechanisms import NoScramUsers, make_mechanisms
     from tidelog.server.config.sasl import sasl_settings
 
     for endpoint in trial.endpoints:
         if endpoint.uses_sasl:
-            make_mechanisms(sasl_settings(trial, endpoint.listener), lambda _user, _mechanism: None, None)
+            make_mechanisms(sasl_settings(trial, endpoint.listener), NoScramUsers(), None)
 
 
 def _check_connections(properties: Mapping[str, str]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from tidelog.config.values import ConfigType, Password
 from tidelog.errors import InvalidConfig
 from tidelog.security.password_encoder import NotDecodable, PasswordEncoder, is_encoded
-from tidelog.server.config.broker import BrokerConfig, key_of
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.broker_definition import key_of
 
 log = logging.getLogger("tidelog.server")
 
