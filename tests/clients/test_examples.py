@@ -11,7 +11,9 @@ import tidelog
 
 MODULES = [
     "tidelog.clients.settings",
-    "tidelog.clients.security",
+    "tidelog.security.cipher_suites",
+    "tidelog.security.jaas",
+    "tidelog.security.pem",
     "tidelog.clients.serialization",
     "tidelog.clients.consumer.assignors",
     "tidelog.clients.consumer.consumer",

@@ -76,6 +76,7 @@ class TransactionNode:
     def _serve(self, handler: Any) -> Any:
         def serve(node: Node, request: SimpleNamespace, body: Message) -> Generator[None, None, Any]:
             services = SimpleNamespace(
+                authorizer=None,
                 transactions=self.coordinator,
                 metadata=node.metadata,
                 respond=lambda request, answer: request.respond(answer),
