@@ -14,6 +14,7 @@ import pytest
 from tests.clients.fake_broker import FakeBroker
 from tests.data.key_stores.record import PASSWORD
 from tests.support.certificates import make_authority, make_certificate
+from tidelog import Admin, Consumer
 from tidelog.clients.connection import Connection
 from tidelog.clients.errors import SslAuthenticationException
 from tidelog.clients.producer.blocking import Producer
@@ -215,3 +216,10 @@ def test_a_client_certificate_of_the_settings_is_accepted() -> None:
         ) as producer,
     ):
         producer.send("t", b"v").result(10)
+
+
+def test_a_client_with_an_unusable_store_is_not_made(tmp_path: Path) -> None:
+    given = {"bootstrap_servers": "localhost:1", "security_protocol": "SSL"}
+    for client in (Producer, Consumer, Admin):
+        with pytest.raises(ConfigError, match=r"^ssl\.truststore\.location=.*: the file cannot be read"):
+            client(**given, ssl_truststore_location=str(tmp_path / "nothing.jks"))

@@ -354,5 +354,7 @@ def test_a_store_is_found_among_the_files_that_spark_distributed(
     found = on_this_machine(client)
     assert found["ssl.truststore.location"] == str(tmp_path / "trust.jks")
     assert found["ssl.keystore.location"] == "/etc/key.jks"
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path / "session"))
+    assert on_this_machine(client) == found
     missing = {"ssl.truststore.location": "missing.jks"}
     assert on_this_machine(missing) == missing

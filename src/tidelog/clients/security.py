@@ -46,6 +46,10 @@ class Security:
         self.credentials: Credentials | None = None
         if protocol.startswith("SASL_"):
             self._prepare_login(settings)
+        if self.tls:
+            from tidelog.security.tls import client_context
+
+            self._context = client_context(tls_settings(settings))
 
     def _prepare_login(self, settings: ClientSettings) -> None:
         self.mechanism = mechanism = settings.sasl_mechanism
@@ -68,11 +72,7 @@ class Security:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context, created on first use; None for plain connections. Raises ConfigError."""
-        if self.tls and self._context is None:
-            from tidelog.security.tls import client_context
-
-            self._context = client_context(tls_settings(self._settings))
+        """The TLS context; None for plain connections."""
         return self._context
 
     async def token(self) -> Token | None:

@@ -50,7 +50,12 @@ def _distributed(name: str) -> str | None:
     from pyspark import SparkFiles
 
     try:
-        path = SparkFiles.get(name)
+        root = SparkFiles.getRootDirectory()
     except (AssertionError, AttributeError):  # outside of Spark's processes
         return None
-    return path if os.path.exists(path) else None
+    # Files of the whole application are in the folder above that of a session.
+    for folder in (root, os.path.dirname(root)):
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            return path
+    return None
