@@ -7,7 +7,6 @@ import random
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from tidelog.clients.sasl.credentials import Credentials, credentials_of, jaas_options
 from tidelog.clients.settings import ClientSettings
 from tidelog.config import ConfigError
 from tidelog.errors import SaslAuthenticationFailed, error_class
@@ -17,6 +16,7 @@ from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslH
 if TYPE_CHECKING:
     import ssl
 
+    from tidelog.clients.sasl.credentials import Credentials
     from tidelog.clients.sasl.oauthbearer import Token
     from tidelog.clients.sasl.token_login import TokenLogin
     from tidelog.security.tls import TlsSettings
@@ -52,6 +52,8 @@ class Security:
             self._context = client_context(tls_settings(settings))
 
     def _prepare_login(self, settings: ClientSettings) -> None:
+        from tidelog.clients.sasl.credentials import credentials_of, jaas_options
+
         self.mechanism = mechanism = settings.sasl_mechanism
         if mechanism in PASSWORD_MECHANISMS:
             self.credentials = credentials_of(settings)
