@@ -28,7 +28,7 @@ def broker(files: TlsFiles) -> Iterator[Broker]:
         **{
             "listeners": str(SETTINGS["listeners"]).replace("127.0.0.1", "localhost"),
             "listener.security.protocol.map": protocols,
-            "listener.name.reauth.connections.max.reauth.ms": 1000,
+            "listener.name.reauth.connections.max.reauth.ms": 1500,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": files.server,
             "ssl.truststore.type": "PEM",
@@ -82,7 +82,7 @@ def test_confluent_kafka_re_authenticates_over_tls(broker: Broker, files: TlsFil
     def sent_for_two_sessions() -> bool:
         producer.produce("demo", b"again", on_delivery=lambda error, _: problems.append(error))
         assert producer.flush(20) == 0
-        return len(problems) >= 60
+        return len(problems) >= 80
 
     eventually(sent_for_two_sessions, "two sessions have passed", 20.0, interval=0.04)
     assert set(problems) == {None}
