@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.raw import RawConnection
 from tests.support.sasl_broker import PLAIN_MODULE, SETTINGS, free_address, metric, sasl_broker
 from tests.support.sasl_walks import PLAIN, Walk, scram_final, scram_first
 from tidelog import Admin
 from tidelog.clients.admin import AlterConfigOp, ConfigResource, OpType, ResourceType
-from tidelog.errors import InvalidRequest
+from tidelog.clients.connection import request_frame
+from tidelog.errors import ErrorCode, InvalidRequest
+from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tidelog.security.sasl.oauthbearer import InvalidToken, OAuthBearerToken
 from tidelog.security.scram import ScramCredential, ScramMechanism, scram_credential
 from tidelog.testing import Broker
@@ -176,5 +181,23 @@ def test_kafkas_own_handlers_mean_none(tmp_path: Path) -> None:
     broker = sasl_broker(**{"listener.name.sasl.plain.sasl.server.callback.handler.class": name})
     try:
         assert logs_in(broker, PLAIN)
+    finally:
+        broker.close()
+
+
+def test_a_failed_re_authentication_is_answered_before_requests_behind_it() -> None:
+    broker = sasl_broker(**{"connection.failed.authentication.delay.ms": 0})
+    try:
+        with RawConnection(broker.address_of("REAUTH")) as connection:
+            connection.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            connection.call(SaslAuthenticateRequest(auth_bytes=PLAIN), 2)
+            connection.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            wrong = SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong")
+            frames = request_frame(wrong, 2, 8, "raw") + request_frame(MetadataRequest(), 9, 9, "raw")
+            connection.send_bytes(frames)
+            answer = connection.receive(SaslAuthenticateRequest, 2)
+            assert isinstance(answer, SaslAuthenticateResponse)
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert connection.is_closed_by_peer()
     finally:
         broker.close()

@@ -293,6 +293,7 @@ class SessionReader(RequestReader):
             request.close_connection(reason)
             return
         log.warning("closing the connection of %s (listener %s): %s", channel.peer, channel.listener, reason)
+        channel.end_batch()  # a response of a batch would be lost with the connection
         request.respond([step.response])
         if not channel.state & CLOSED:
             channel.drain()
