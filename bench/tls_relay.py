@@ -20,14 +20,29 @@ def relay(plain: socket.socket, tls: ssl.SSLSocket) -> None:
     """Copy both ways until one side ends. Each side answers only what it has read to its end."""
     buffer = bytearray(PIECE)
     view = memoryview(buffer)
+    tls.setblocking(False)  # a readable socket may have a message of TLS alone
     with plain, tls:
         while True:
             ready = [tls] if tls.pending() else select.select([plain, tls], [], [])[0]
             for source in ready:
-                count = source.recv_into(buffer)
+                try:
+                    count = source.recv_into(buffer)
+                except ssl.SSLWantReadError:
+                    continue
                 if not count:
                     return
-                (tls if source is plain else plain).sendall(view[:count])
+                if source is tls:
+                    plain.sendall(view[:count])
+                else:
+                    send(tls, view[:count])
+
+
+def send(tls: ssl.SSLSocket, data: memoryview) -> None:
+    while data:
+        try:
+            data = data[tls.send(data) :]
+        except ssl.SSLWantWriteError:
+            select.select([], [tls], [])
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -129,6 +130,14 @@ def test_the_principal_comes_from_the_certificate(tmp_path: Path) -> None:
         tls_client(running, listener.client_context()).ask(1)
         principals = [channel.principal for channel in running.server.channels.values()]
         assert principals == ["User:127.0.0.1", "User:ANONYMOUS"]
+
+
+def test_handshakes_run_beside_the_loop(running: Running, listener: TlsListener) -> None:
+    for _ in range(3):
+        tls_client(running, listener.client_context()).ask(1)
+    on_loop = running.on_loop(threading.current_thread)
+    assert len(listener.threads) == 3
+    assert on_loop not in listener.threads
 
 
 def failures(running: Running) -> int:

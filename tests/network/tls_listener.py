@@ -23,6 +23,7 @@ class TlsListener:
         self.authority = make_authority()
         self.context = self._make_context(make_certificate(self.authority), client_auth)
         self.refusal: Exception | None = None
+        self.threads: list[threading.Thread] = []  # on which handshakes ended
         self.metrics = AuthenticationMetrics()
         self.max_receive_size = 1000
         self.failure_delay_seconds = 0.0
@@ -41,6 +42,7 @@ class TlsListener:
         return self.context
 
     def principal_of(self, certificate: bytes | None, host: str) -> str:
+        self.threads.append(threading.current_thread())
         if self.refusal is not None:
             raise self.refusal
         return "User:ANONYMOUS" if certificate is None else f"User:{host}"
