@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.virtual_loop import VirtualLoop
+from tidelog import Admin
 from tidelog.config.values import ConfigError
+from tidelog.errors import InvalidRequest, KafkaError
+from tidelog.metadata.async_tree import AsyncTree
 from tidelog.metadata.nodes import BadNode
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.tree import NoNode
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
+from tidelog.network.request import client_address
 from tidelog.security.acl import (
     AclBinding,
     AclBindingFilter,
@@ -24,7 +28,9 @@ from tidelog.security.acl import (
     PatternType,
 )
 from tidelog.security.acl_authorizer import AclAuthorizer, parse_super_users
-from tidelog.security.authorizer import Action, make_authorizer
+from tidelog.security.authorizer import Action, AuthorizableRequestContext, make_authorizer
+from tidelog.server.run import StartFailed
+from tidelog.testing import Broker
 
 READ = AclOperation.READ
 TOPIC = AclResourceType.TOPIC
@@ -260,13 +266,40 @@ def test_a_denied_user_is_denied_although_all_are_allowed() -> None:
 
 
 class Generous:
-    """The least that an authorizer of a user's own may be."""
+    """An authorizer of a user's own that allows everything."""
 
-    def authorize(self) -> None: ...
+    generation = None
+    acl_count = 0
 
-    def create_acls(self) -> None: ...
+    def configure(self, settings: Mapping[str, str]) -> None:
+        pass
 
-    def start(self) -> None: ...
+    async def start(self, tree: AsyncTree) -> None:
+        pass
+
+    def authorize(self, context: AuthorizableRequestContext, actions: Sequence[Action]) -> list[bool]:
+        return [True for _ in actions]
+
+    def authorize_by_resource_type(
+        self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: AclResourceType
+    ) -> bool:
+        return True
+
+    async def create_acls(
+        self, context: AuthorizableRequestContext, bindings: Sequence[AclBinding]
+    ) -> list[KafkaError | None]:
+        return [InvalidRequest("nobody needs rules here") for _ in bindings]
+
+    async def delete_acls(
+        self, context: AuthorizableRequestContext, filters: Sequence[AclBindingFilter]
+    ) -> list[list[tuple[AclBinding, KafkaError | None]]]:
+        return [[] for _ in filters]
+
+    def acls(self, wanted: AclBindingFilter) -> Iterator[AclBinding]:
+        return iter(())
+
+    async def close(self) -> None:
+        pass
 
 
 def test_a_class_of_ones_own_is_named_by_its_module() -> None:
@@ -276,3 +309,33 @@ def test_a_class_of_ones_own_is_named_by_its_module() -> None:
     for wrong in ("nothing", "no.such.Class", f"{__name__}.Missing", f"{__name__}.Context"):
         with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
             make_authorizer(wrong)
+
+
+def test_a_broker_asks_a_class_of_ones_own() -> None:
+    with Broker({"authorizer.class.name": f"{__name__}.Generous"}) as broker:
+        broker.create_topic("t")
+        broker.produce("t", "one", "two")
+        assert [record.value for record in broker.records("t")] == [b"one", b"two"]
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin, pytest.raises(InvalidRequest):
+            admin.create_acls([rule()])
+
+
+def test_a_broker_does_not_start_without_its_authorizer() -> None:
+    with pytest.raises(StartFailed, match=r"authorizer\.class\.name"):
+        Broker({"authorizer.class.name": "no.such.Class"}).start()
+    settings = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "admin"}
+    with pytest.raises(StartFailed, match=r"super\.users"):
+        Broker(settings).start()
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("10.0.0.1:9", "10.0.0.1"),
+        ("[::1]:9", "0:0:0:0:0:0:0:1"),
+        ("[fe80::1%eth0]:9", "fe80:0:0:0:0:0:0:1"),
+        ("[::ffff:10.0.0.1]:9", "10.0.0.1"),
+    ],
+)
+def test_addresses_are_written_as_java_does(peer: str, address: str) -> None:
+    assert client_address(peer) == address

@@ -24,13 +24,18 @@ NO_BYTES: Final = memoryview(b"")
 
 @lru_cache(1024)
 def client_address(peer: str) -> str:
-    """The address of a peer as Java writes it: without the port, and IPv6 with all eight groups."""
+    """The address of a peer as Java writes it: without the port, and IPv6 with all eight groups.
+
+    An IPv4 address of a socket for both versions is an IPv4 address: access rules name it so.
+    """
     host = peer.rpartition(":")[0].strip("[]")
     if ":" in host:
         import ipaddress
 
-        groups = ipaddress.ip_address(host.partition("%")[0]).exploded.split(":")
-        host = ":".join(format(int(group, 16), "x") for group in groups)
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        host = ":".join(format(int(group, 16), "x") for group in address.exploded.split(":"))
     return host
 
 

@@ -99,6 +99,9 @@ class Authorizer(Protocol):
         """Free what `start` took; also after a start that failed."""
 
 
+MEMBERS: Final = tuple(name for name in vars(Authorizer) if not name.startswith("_"))
+
+
 def make_authorizer(name: str) -> Authorizer | None:
     """An authorizer of a class; None without a name. ConfigError if there is no such class."""
     name = name.strip()
@@ -115,7 +118,7 @@ def make_authorizer(name: str) -> Authorizer | None:
         known = " or ".join(JAVA_NAMES)
         problem = f"there is no such Python class ({error}); Kafka's own are {known}"
         raise ConfigError(SETTING, name, problem) from error
-    missing = [method for method in ("authorize", "create_acls", "start") if not hasattr(made, method)]
+    missing = [member for member in MEMBERS if not hasattr(made, member)]
     if missing:
-        raise ConfigError(SETTING, name, f"the class has no method {missing[0]}")
+        raise ConfigError(SETTING, name, f"the class lacks {', '.join(missing)} of {Authorizer.__qualname__}")
     return cast("Authorizer", made)

@@ -241,6 +241,8 @@ async def incremental_alter_configs(
         _check_access(services, request, ALTER_CONFIGS, kind, name)
         if resource.resource_type == BROKER_LOGGER:
             _change_levels(services, resource, body.validate_only)
+            if not body.validate_only:
+                _note_change(services, request, kind, name, [config.name for config in resource.configs])
             return
         entity = _entity(services, resource.resource_type, resource.resource_name)
         changes = [
@@ -269,7 +271,8 @@ def _reload_keys(services: Services, entity: ConfigEntity, validate_only: bool) 
 def _note_change(
     services: Services, request: Request, kind: int, name: str, settings: Sequence[str]
 ) -> None:
-    what = {TOPIC: "TopicConfig", GROUP: "GroupConfig"}.get(kind, "BrokerConfig")
+    names = {TOPIC: "TopicConfig", GROUP: "GroupConfig", BROKER_LOGGER: "LogLevel"}
+    what = names.get(kind, "BrokerConfig")
     services.audit.changed(request, what, name, f"changed: {', '.join(settings)}")
 
 
