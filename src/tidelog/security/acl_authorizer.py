@@ -38,6 +38,9 @@ REQUEST_TIMEOUT = "request.timeout.ms"
 DECISIONS = 10_000
 """How many decisions are remembered."""
 
+REMEMBERED_NAME = 249
+"""The longest name of a topic. Clients may send longer names: decisions about those would fill the memory."""
+
 
 class AclAuthorizer:
     """Implements tidelog.security.authorizer.Authorizer, which documents the public methods."""
@@ -89,7 +92,9 @@ class AclAuthorizer:
         decision = decisions.get(key)
         if decision is None:
             found = self.cache.decide(principal, host, operation, resource_type, name)
-            decisions[key] = decision = self._allow_everyone if found is None else found
+            decision = self._allow_everyone if found is None else found
+            if len(name) <= REMEMBERED_NAME:
+                decisions[key] = decision
         return decision
 
     def authorize_by_resource_type(

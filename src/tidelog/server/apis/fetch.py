@@ -172,7 +172,7 @@ def _denied(services: Services, request: Request, context: FetchContext, *, is_f
         if len(remembered) > REMEMBERED_TOPICS:
             remembered.clear()
         for topic, name in names.items():
-            if name in allowed:
+            if name in allowed and name in services.replicas.topics:
                 remembered[topic] = generation
     return denied
 

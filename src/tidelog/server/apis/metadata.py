@@ -23,7 +23,7 @@ INVALID_REQUEST for every topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller.validation import check_topic_name
@@ -42,7 +42,6 @@ from tidelog.server.apis.authorization import (
     CREATE,
     DESCRIBE,
     TOPIC,
-    allowed_names,
     authorized_operations,
     is_allowed,
 )
@@ -104,8 +103,11 @@ def _metadata(services: Services, request: Request, body: MetadataRequest) -> Sl
         return MetadataResponse(topics=[_refused(topic) for topic in wanted])
     access = TopicAccess(services, request)
     if wanted is None or (request.api_version == 0 and not wanted):
-        visible = access.visible(state.topics.values())
-        topics = yield from mapped(lambda topic: _describe(topic, body, view, access), visible)
+        described = yield from mapped(
+            lambda topic: _describe(topic, body, view, access) if access.may_list(topic.name) else None,
+            state.topics.values(),
+        )
+        topics = [topic for topic in described if topic is not None]
     else:
         # As in Kafka, a topic that occurs twice is described once.
         once = {(topic.name, topic.topic_id): topic for topic in wanted}
@@ -160,15 +162,11 @@ class TopicAccess:
             or is_allowed(services, request, CREATE, TOPIC, name)
         )
 
-    def visible(self, topics: Iterable[TopicState]) -> Iterable[TopicState]:
-        """The topics that the client may describe, of all."""
-        services, request = self._services, self._request
-        if services.authorizer is None:
-            return topics
-        topics = list(topics)
-        names = [topic.name for topic in topics]
-        allowed = allowed_names(services, request, DESCRIBE, TOPIC, names, tell_denied=False)
-        return [topic for topic in topics if topic.name in allowed]
+    def may_list(self, name: str) -> bool:
+        """`may_describe` for a topic that the client did not name."""
+        return self._services.authorizer is None or is_allowed(
+            self._services, self._request, DESCRIBE, TOPIC, name, tell_denied=False
+        )
 
     def operations(self, name: str) -> int:
         return authorized_operations(self._services, self._request, TOPIC, name)
@@ -314,7 +312,8 @@ def describe_topic_partitions(
     access = TopicAccess(services, request)
     denied: list[str] = []
     if every:
-        named = {topic.name for topic in access.visible(state.topics.values())}
+        listed = yield from mapped(lambda name: name if access.may_list(name) else None, state.topics)
+        named = {name for name in listed if name is not None}
     elif services.authorizer is not None:
         allowed = {name for name in named if access.may_describe(name)}
         denied, named = sorted(named - allowed), allowed

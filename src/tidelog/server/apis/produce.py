@@ -99,6 +99,9 @@ LEADERS_FROM = 10
 REMEMBERED_TOPICS = 1_000
 """How many topics a connection remembers that it may write to."""
 
+REMEMBERED_NAME = 249
+"""The longest transactional id that a connection remembers."""
+
 IN_ONE_GO = 1_000
 """A request with more partitions is handled in slices, between other requests."""
 
@@ -232,9 +235,11 @@ def _remember(
     remembered = request.channel.allowed_writes
     if len(remembered) + len(topics) > REMEMBERED_TOPICS:
         remembered.clear()
+    # Clients may send many and long names, of topics that are not there.
+    hosted = services.replicas.topics
     if len(topics) < REMEMBERED_TOPICS:
-        remembered.update(dict.fromkeys(topics, generation))
-        if transactional_id is not None:
+        remembered.update((topic, generation) for topic in topics if topic in hosted)
+        if transactional_id is not None and len(transactional_id) <= REMEMBERED_NAME:
             remembered[transactional_key(transactional_id)] = generation
 
 
