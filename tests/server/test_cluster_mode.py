@@ -147,10 +147,10 @@ def test_quotas_count_on_every_broker_and_for_changes_that_are_passed_on(cluster
         def throttle_ms(broker: Broker = broker) -> int:
             throttled = []
             for index in range(2):  # this broker leads one of the two
-                raw = RawConnection(broker.address, client_id="limited")
-                request = Client.produce_request(None, "limited", index, b"v" * 30_000)  # type: ignore[arg-type]
-                throttled.append(raw.ask(request, ProduceResponse, 9).throttle_time_ms)
-                raw.close()
+                with Client(broker.address) as client:
+                    client.raw.client_id = "limited"
+                    request = client.produce_request("limited", index, b"v" * 30_000)
+                    throttled.append(client.raw.ask(request, ProduceResponse, 9).throttle_time_ms)
             return max(throttled)
 
         eventually(throttle_ms, "the quota counts", 10.0)

