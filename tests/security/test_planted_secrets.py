@@ -14,6 +14,7 @@ import pytest
 from tests.faults.client import BROKER_LOGGER, Client, surprises
 from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.served import serves_protocol
 from tidelog import Admin, Consumer, NewTopic, Producer
 from tidelog.config import ConfigError
 from tidelog.errors import KafkaError
@@ -57,9 +58,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         "tidelog.log.level=TRACE\n"
     )  # fmt: skip
     settings = {"metrics.listener": f"127.0.0.1:{free_ports(1)[0]}"}
-    if sasl_is_served():
+    if serves_protocol("SASL_PLAINTEXT"):
         settings |= {
-            "listeners": "PLAINTEXT://127.0.0.1:0,SASL://127.0.0.1:0",
+            "listeners": f"PLAINTEXT://127.0.0.1:0,SASL://127.0.0.1:{free_ports(1)[0]}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
             "delegation.token.secret.key": TOKEN,
@@ -68,22 +69,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
-def sasl_is_served() -> bool:
-    settings = {
-        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
-        "security.inter.broker.protocol": "SASL_PLAINTEXT",
-    }
-    try:
-        BrokerConfig.load(None, settings)
-    except ConfigError:
-        return False
-    return True
-
-
 def sasl_address(broker: Broker) -> str:
-    """The address of the second listener, from the first screen."""
-    (line,) = [line for line in broker.log().splitlines() if line.endswith("(SASL)")]
-    return line.split()[0]
+    return broker.settings["listeners"].rpartition("//")[2]
 
 
 def client_settings(broker: Broker, mechanism: str, user: str, password: str) -> dict[str, object]:
@@ -137,7 +124,7 @@ def test_no_tool_prints_a_secret(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_no_client_shows_its_password(broker: Broker) -> None:
-    if not sasl_is_served():
+    if not serves_protocol("SASL_PLAINTEXT"):
         pytest.skip("SASL listeners are not served")
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic("clients", 1, 1)])
@@ -178,7 +165,7 @@ def test_refused_settings_do_not_repeat_a_secret(tmp_path: Path, settings: dict[
 
 def test_what_is_stored_has_no_password(broker: Broker) -> None:
     """Internal topics, as dump-log prints them, and the tree: a SCRAM user is a salted hash there."""
-    if sasl_is_served():
+    if serves_protocol("SASL_PLAINTEXT"):
         run("configs", "--bootstrap-server", broker.bootstrap, "--alter", "--entity-type", "users",
             "--entity-name", "stored", "--add-config", f"SCRAM-SHA-512=[password={SCRAM}]")  # fmt: skip
         with Admin(client_settings(broker, "SCRAM-SHA-512", "stored", SCRAM)) as admin:
