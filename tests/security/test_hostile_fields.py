@@ -27,6 +27,7 @@ from tidelog.protocol.json import from_json
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.server.apis import served_apis
 
@@ -125,6 +126,29 @@ def test_an_offset_with_the_longest_retention_time_is_kept(broker: Broker) -> No
         with RawConnection(broker.address) as connection:
             answer = connection.ask(request, OffsetCommitResponse, 2)
             assert answer.topics[0].partitions[0].error_code == 0
+
+
+@pytest.mark.parametrize("length", [255, 32_767])
+def test_a_member_with_the_longest_name_gets_an_id_that_fits_into_an_answer(
+    broker: Broker, length: int
+) -> None:
+    """An id that did not fit kept the answers of all other members back."""
+    name = "n" * length
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    for number, (client_id, instance_id) in enumerate([(name, None), ("c", name)]):
+        request = JoinGroupRequest(
+            group_id=f"long-{length}-{number}",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            group_instance_id=instance_id,
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        with RawConnection(broker.address, client_id=client_id) as connection:
+            answer = connection.ask(request, JoinGroupResponse, 9)
+            assert answer.member_id.startswith("n" * 255 + "-")
+            assert len(answer.member_id) == 255 + 1 + 36
+    assert surprises(broker.log()) == []
 
 
 def requests_between_brokers() -> Iterator[tuple[Message, int]]:

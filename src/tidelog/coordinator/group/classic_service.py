@@ -41,6 +41,9 @@ log = logging.getLogger("tidelog.coordinator.group")
 
 LeaveDone = Callable[[LeaveGroupResponse], None]
 
+MEMBER_NAME = 255
+"""Characters of the client id or the group instance id in a member id."""
+
 
 class ClassicMembers(Protocol):
     """Requests of the classic protocol to consumer groups: `group` is of kind "consumer".
@@ -308,7 +311,8 @@ class ClassicGroups:
         group.expire()
 
     def new_member_id(self, prefix: str) -> str:
-        return f"{prefix}-{uuid.uuid4()}"
+        # The id has to fit into a string of the protocol, however long the name of the client is.
+        return f"{prefix[:MEMBER_NAME]}-{uuid.uuid4()}"
 
     def rebalanced(self, group: ClassicGroup) -> None:
         self.completed_rebalances += 1

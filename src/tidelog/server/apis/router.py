@@ -175,7 +175,11 @@ class Router:
             # The answer may have as many elements as the request. Raw handlers count elements themselves.
             self._slices.start(self._ended(request, self._respond_in_slices(request, answer)))
         else:
-            self._respond_now(request, answer)
+            try:
+                self._respond_now(request, answer)
+            except ProtocolError as error:
+                # The caller may have answers for others, who must not miss theirs.
+                self.failed(request, error)
 
     def _respond_now(self, request: Request, answer: Message) -> None:
         version = request.api_version
