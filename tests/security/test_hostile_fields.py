@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,6 +81,24 @@ class Sender:
         self._connection.close()
 
 
+def messages(broker: Broker, key: int, version: int) -> list[Message]:
+    """A request that is answered without an error; of other APIs, such as logins, those that Kafka wrote."""
+    if ApiKey(key) in CASES:
+        with RawConnection(broker.address) as connection:
+            return [FilledRequests(connection).of(key, version)]
+    return [message for message, of_version in golden_requests([key]) if of_version == version]
+
+
+def golden_requests(keys: Iterable[int]) -> Iterator[tuple[Message, int]]:
+    """The requests that Kafka wrote, with their versions."""
+    wanted = set(keys)
+    with gzip.open(GOLDEN, "rt") as lines:
+        for line in lines:
+            case = json.loads(line)
+            if case["name"].endswith("Request") and case["key"] in wanted:
+                yield from_json(API[case["key"]].request, case["version"], case["json"]), case["version"]
+
+
 def versions(low: int, high: int) -> list[int]:
     return list(range(low, high + 1)) if scale(0, 1) else sorted({low, high})
 
@@ -90,13 +108,10 @@ def test_every_field_of_every_request_is_answered_and_read_again_after_a_restart
     sender = Sender(broker.address)
     with Honest(broker.address):
         for api in sorted(served_apis().values(), key=lambda api: api.key):
-            if ApiKey(api.key) not in CASES:
-                continue  # logins are tried in test_before_login.py
             for version in versions(api.min_version, api.max_version):
-                with RawConnection(broker.address) as connection:
-                    message = FilledRequests(connection).of(api.key, version)
-                for frame in hostile_frames(message, version):
-                    sender.send(frame, 0.03 if api.key in WAITING else 20)
+                for message in messages(broker, api.key, version):
+                    for frame in hostile_frames(message, version):
+                        sender.send(frame, 0.03 if api.key in WAITING else 20)
     sender.close()
     names = tuple(f"{API[key].request.__name__} " for key in WAITING)
     assert sender.sent > 2500
@@ -155,17 +170,13 @@ def requests_between_brokers() -> Iterator[tuple[Message, int]]:
     """As Kafka wrote them, with the epochs of this broker; and some that it obeys."""
     apis = {key: api for key, api in served_apis(cluster=True).items() if api.from_brokers}
     right = {"broker_epoch": EPOCH, "controller_id": 1, "controller_epoch": 5, "is_kraft_controller": False}
-    with gzip.open(GOLDEN, "rt") as lines:
-        for line in lines:
-            case = json.loads(line)
-            key, version = case["key"], case["version"]
-            if not case["name"].endswith("Request") or key not in apis or not apis[key].serves(version):
-                continue
-            message = from_json(API[key].request, version, case["json"])
-            for name, value in right.items():
-                if hasattr(message, name):
-                    setattr(message, name, value)
-            yield message, version
+    for message, version in golden_requests(apis):
+        if not apis[message.KEY or 0].serves(version):
+            continue
+        for name, value in right.items():
+            if hasattr(message, name):
+                setattr(message, name, value)
+        yield message, version
     for version in (5, 7):
         yield leader_and_isr(), version
     yield update_metadata(topic_state("t")), 8

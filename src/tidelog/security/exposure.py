@@ -5,7 +5,6 @@ A broker prints the open addresses when it starts, and `tidelog check` lists eve
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -46,8 +45,10 @@ class Exposure:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a bound address; no host means all addresses."""
-    if host == "localhost":
+    if host in ("localhost", "127.0.0.1", "::1"):
         return True
+    import ipaddress  # few brokers need it, and importing it would delay each start
+
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
