@@ -31,6 +31,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "get-offsets": ("--topic", "t", "--command-config", FILE),
     "configs": ("--describe", "--topic", "t", "--command-config", FILE),
     "acls": ("--list", "--command-config", FILE),
+    "delegation-tokens": ("--describe", "--command-config", FILE),
     "broker-api-versions": ("--command-config", FILE),
     "producer-perf-test": (
         *("--topic", "t", "--num-records", "1", "--record-size", "1"),
