@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidRequest, KafkaError, KafkaStorageError, RequestTimedOut
-from tidelog.metadata.async_tree import AsyncTree, SessionEvent
+from tidelog.metadata.async_tree import AsyncTree
+from tidelog.metadata.change_follower import ChangeFollower
 from tidelog.metadata.nodes import BadNode
-from tidelog.metadata.tree import TreeError, TreeUnavailable, WatchEvent
+from tidelog.metadata.tree import TreeError
 from tidelog.security.acl import (
     AccessControlEntry,
     AclBinding,
@@ -52,10 +53,8 @@ class AclAuthorizer:
         self._timeout = 30.0
         self._store: AclStore | None = None
         self._newest = dict.fromkeys((PatternType.LITERAL, PatternType.PREFIXED), -1)
-        self._changed = asyncio.Event()
-        self._is_stale = False  # a session ended: notifications may be lost
+        self._follower = ChangeFollower("access rules", _log)
         self._lock = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
         self._decisions: dict[tuple[str, str, int, int, str], bool] = {}
         self._decided_generation = -1
 
@@ -190,52 +189,26 @@ class AclAuthorizer:
     async def start(self, tree: AsyncTree) -> None:
         self._store = store = AclStore(tree)
         await store.prepare()
-        tree.listen(self._session_event)
+        self._follower.listen(tree)
         for kind in self._newest:
-            self._newest[kind] = max(
-                (notice.sequence for notice in await store.read_changes(kind, -1, self._watch)), default=-1
-            )
+            notices = await store.read_changes(kind, -1, self._follower.watch)
+            self._newest[kind] = max((notice.sequence for notice in notices), default=-1)
         self.cache.replace_all(await store.read_all())
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._follower.start(self._read_changes)
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await self._follower.close()
 
-    def _watch(self, event: WatchEvent) -> None:
-        self._changed.set()
-
-    def _session_event(self, event: SessionEvent) -> None:
-        if event is SessionEvent.EXPIRED:
-            self._is_stale = True
-        elif event is SessionEvent.CONNECTED:
-            self._changed.set()
-
-    async def _follow(self) -> None:
-        """Apply the changes that any broker or tool made."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            is_stale, self._is_stale = self._is_stale, False
-            try:
-                async with self._lock:
-                    await self._apply_changes(is_stale)
-            except TreeUnavailable as error:
-                # The session expired: its CONNECTED event wakes this task again.
-                self._is_stale = True
-                _log.info("changed access rules are read in the next session: %s", error)
-            except Exception:
-                self._is_stale = True
-                _log.exception("changed access rules could not be applied: the last known ones stay")
+    async def _read_changes(self, everything: bool) -> None:
+        async with self._lock:
+            await self._apply_changes(everything)
 
     async def _apply_changes(self, is_stale: bool) -> None:
         store = self._store
         assert store is not None
         changed: dict[ResourcePattern, None] = {}
         for kind in self._newest:
-            for notice in await store.read_changes(kind, self._newest[kind], self._watch):
+            for notice in await store.read_changes(kind, self._newest[kind], self._follower.watch):
                 self._newest[kind] = notice.sequence
                 if notice.pattern is None:
                     is_stale = True

@@ -13,16 +13,15 @@ Only the owner can read the folder and its files.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import secrets
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tidelog.security.scram import BY_NAME, scram_credential
 
 if TYPE_CHECKING:
     from tidelog.security.certificates import CertificateAuthority, KeyPair
@@ -160,7 +159,7 @@ class _Files:
         for user in (CLIENT_USER, ADMIN_USER):
             stores = self._stores(user, authority.client(user), files)
             files[f"{user}.properties"] = _properties(self._client_settings(user), stores)
-        users = {name: {MECHANISM: _credential(password)} for name, password in self._passwords.items()}
+        users = {name: {MECHANISM: _credential_text(password)} for name, password in self._passwords.items()}
         files[USERS_FILE] = (json.dumps(users, indent=2) + "\n").encode()
         return files
 
@@ -243,13 +242,8 @@ def _new_password() -> str:
     return secrets.token_urlsafe(24)
 
 
-def _credential(password: str) -> str:
-    salt = secrets.token_bytes(24)
-    salted = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, ITERATIONS)
-    stored = hashlib.sha512(hmac.digest(salted, b"Client Key", "sha512")).digest()
-    server = hmac.digest(salted, b"Server Key", "sha512")
-    texts = [b64encode(part).decode() for part in (salt, stored, server)]
-    return f"salt={texts[0]},stored_key={texts[1]},server_key={texts[2]},iterations={ITERATIONS}"
+def _credential_text(password: str) -> str:
+    return scram_credential(password, BY_NAME[MECHANISM], ITERATIONS).format()
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

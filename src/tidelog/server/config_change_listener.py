@@ -12,10 +12,9 @@ import logging
 from collections.abc import Collection
 from typing import Protocol
 
-from tidelog.metadata.async_tree import SessionEvent
+from tidelog.metadata.change_follower import ChangeFollower
 from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.nodes import BadNode
-from tidelog.metadata.tree import TreeUnavailable, WatchEvent
 
 _log = logging.getLogger("tidelog.server.config_changes")
 
@@ -42,20 +41,18 @@ class ConfigChangeListener:
         self._store = store
         self._settings: SettingsOfEntities | None = None
         self._newest = -1
-        self._changed = asyncio.Event()
-        self._has_new_session = False
         self._lock = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._follower = ChangeFollower("settings", _log)
 
     async def begin(self) -> None:
         """Watch for notifications. Those of the past are known when the settings are read after this."""
-        self._store.tree.listen(self._session_event)
-        for notice in await self._store.read_config_changes(self._newest, self._watch):
+        self._follower.listen(self._store.tree)
+        for notice in await self._store.read_config_changes(self._newest, self._follower.watch):
             self._newest = notice.sequence
 
     def start(self, settings: SettingsOfEntities) -> None:
         self._settings = settings
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._follower.start(self._read)
 
     async def refresh(self, entity_path: str) -> None:
         """Apply the settings of an entity that this broker has just written."""
@@ -63,39 +60,16 @@ class ConfigChangeListener:
             await self._apply(entity_path)
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await self._follower.close()
 
-    def _watch(self, event: WatchEvent) -> None:
-        self._changed.set()
-
-    def _session_event(self, event: SessionEvent) -> None:
-        if event is SessionEvent.EXPIRED:
-            self._has_new_session = True
-        elif event is SessionEvent.CONNECTED:
-            self._changed.set()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            is_new, self._has_new_session = self._has_new_session, False
-            try:
-                async with self._lock:
-                    await self._read_changes()
-                    if is_new:
-                        await self._apply_everything()
-            except TreeUnavailable as error:
-                # The session expired: its CONNECTED event wakes this task again.
-                self._has_new_session = True
-                _log.info("changed settings are read in the next session: %s", error)
-            except Exception:
-                _log.exception("changed settings could not be applied")
+    async def _read(self, everything: bool) -> None:
+        async with self._lock:
+            await self._read_changes()
+            if everything:
+                await self._apply_everything()
 
     async def _read_changes(self) -> None:
-        notices = await self._store.read_config_changes(self._newest, self._watch)
+        notices = await self._store.read_config_changes(self._newest, self._follower.watch)
         for entity_path in dict.fromkeys(notice.entity_path for notice in notices):
             await self._apply(entity_path)
         if notices:

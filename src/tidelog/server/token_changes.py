@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.errors import KafkaError, KafkaStorageError, RequestTimedOut
 from tidelog.metadata import tokens
-from tidelog.metadata.async_tree import SessionEvent
+from tidelog.metadata.change_follower import ChangeFollower
 from tidelog.metadata.nodes import BadNode
-from tidelog.metadata.tree import TreeUnavailable, WatchEvent
+from tidelog.metadata.tree import TreeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -46,9 +47,7 @@ class ClusterTokenStore:
         self._nodes = nodes
         self._timeout = timeout
         self._newest = -1
-        self._changed = asyncio.Event()
-        self._has_new_session = False
-        self._task: asyncio.Task[None] | None = None
+        self._follower = ChangeFollower("tokens", log)
 
     async def read_tokens(self) -> list[TokenNode]:
         return await self._nodes.read_tokens()
@@ -71,49 +70,29 @@ class ClusterTokenStore:
     async def begin(self) -> None:
         """Watch for changes. Tokens that are read after this are the newest."""
         await self._nodes.prepare()
-        self._nodes.tree.listen(self._session_event)
-        self._newest, _ = await self._nodes.read_changes(self._newest, self._watch)
+        self._follower.listen(self._nodes.tree)
+        self._newest, _ = await self._nodes.read_changes(self._newest, self._follower.watch)
 
     def follow(self, manager: DelegationTokenManager) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._follow(manager))
+        self._follower.start(partial(self._read, manager))
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await self._follower.close()
 
-    def _watch(self, event: WatchEvent) -> None:
-        self._changed.set()
-
-    def _session_event(self, event: SessionEvent) -> None:
-        if event is SessionEvent.EXPIRED:
-            self._has_new_session = True
-        elif event is SessionEvent.CONNECTED:
-            self._changed.set()
-
-    async def _follow(self, manager: DelegationTokenManager) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            is_new, self._has_new_session = self._has_new_session, False
+    async def _read(self, manager: DelegationTokenManager, everything: bool) -> None:
+        self._newest, changed = await self._nodes.read_changes(self._newest, self._follower.watch)
+        if everything:
+            await manager.load()
+        for token_id in changed:
             try:
-                self._newest, changed = await self._nodes.read_changes(self._newest, self._watch)
-                if is_new:
-                    await manager.load()
-                for token_id in changed:
-                    node = await self._nodes.read_token(token_id)
-                    if node is None:
-                        manager.forget(token_id)
-                    else:
-                        manager.learn(node)
-            except TreeUnavailable as error:
-                self._has_new_session = True
-                log.info("changed tokens are read in the next session: %s", error)
+                node = await self._nodes.read_token(token_id)
             except BadNode as error:
                 log.error("a delegation token is ignored: %s", error)
-            except Exception:
-                log.exception("changed tokens could not be read")
+                continue
+            if node is None:
+                manager.forget(token_id)
+            else:
+                manager.learn(node)
 
 
 class TokenService:
