@@ -19,16 +19,10 @@ from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.tree import NoNode
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 from tidelog.network.request import client_address
-from tidelog.security.acl import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AclResourceType,
-    PatternType,
-)
+from tidelog.security.acl import AclBinding, AclBindingFilter, AclPermissionType, PatternType
 from tidelog.security.acl_authorizer import AclAuthorizer, parse_super_users
-from tidelog.security.authorizer import Action, AuthorizableRequestContext, make_authorizer
+from tidelog.security.authorizer import AuthorizableRequestContext, make_authorizer
+from tidelog.security.operations import AclOperation, AclResourceType, Action
 from tidelog.server.run import StartFailed
 from tidelog.testing import Broker
 

@@ -7,13 +7,12 @@ import pytest
 from tidelog.security.acl import (
     AccessControlEntry,
     AclBindingFilter,
-    AclOperation,
     AclPermissionType,
-    AclResourceType,
     PatternType,
     ResourcePattern,
 )
 from tidelog.security.acl_cache import AclCache
+from tidelog.security.operations import AclOperation, AclResourceType
 
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED

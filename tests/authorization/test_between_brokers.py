@@ -21,14 +21,9 @@ from tidelog.protocol.json import Json
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.envelope import EnvelopeResponse
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
-from tidelog.security.acl import (
-    AccessControlEntry,
-    AclOperation,
-    AclPermissionType,
-    AclResourceType,
-    ResourcePattern,
-)
+from tidelog.security.acl import AccessControlEntry, AclPermissionType, ResourcePattern
 from tidelog.security.acl_authorizer import AclAuthorizer
+from tidelog.security.operations import AclOperation, AclResourceType
 from tidelog.server.apis import FAMILIES_OF_CLUSTER, served_apis
 
 RECORDED = Path(__file__).parent.parent / "data" / "acl_matrix_kafka3.json.gz"

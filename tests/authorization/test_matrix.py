@@ -13,9 +13,9 @@ import pytest
 from tests.authorization.cases import CASES
 from tests.authorization.matrix import Matrix, plain_connection, plain_settings
 from tidelog.protocol.json import Json
-from tidelog.security.acl import AclOperation, AclResourceType
 from tidelog.security.acl_authorizer import AclAuthorizer
-from tidelog.security.authorizer import Action, AuthorizableRequestContext
+from tidelog.security.authorizer import AuthorizableRequestContext
+from tidelog.security.operations import AclOperation, AclResourceType, Action
 from tidelog.server.apis import served_apis
 from tidelog.testing import Broker
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.authorization.test_acl_cache import allow
 from tidelog.metrics.registry import MetricName
-from tidelog.security.acl import AclOperation, AclResourceType, ResourcePattern
+from tidelog.security.acl import ResourcePattern
 from tidelog.security.acl_authorizer import AclAuthorizer
+from tidelog.security.operations import AclOperation, AclResourceType
 from tidelog.server.audit import AuditLog
 from tidelog.server.authorizer_metrics import AuthorizerMetrics
 

@@ -6,19 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidelog.security.acl import (
-    CLUSTER_NAME,
-    OPERATIONS_OF,
     WILDCARD,
     AccessControlEntry,
     AclBinding,
     AclBindingFilter,
-    AclOperation,
     AclPermissionType,
-    AclResourceType,
     PatternType,
     ResourcePattern,
-    title,
 )
+from tidelog.security.operations import CLUSTER_NAME, OPERATIONS_OF, AclOperation, AclResourceType, title
 
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
 TRANSACTIONAL_ID, USER = AclResourceType.TRANSACTIONAL_ID, AclResourceType.USER

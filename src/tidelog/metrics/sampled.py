@@ -6,12 +6,10 @@ go backwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 
-@dataclass(slots=True, frozen=True)
-class SampleConfig:
+class SampleConfig(NamedTuple):
     """Kafka's MetricConfig: how many windows a statistic looks back, and how long each window is."""
 
     samples: int = 11

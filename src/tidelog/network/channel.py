@@ -43,13 +43,11 @@ from tidelog.network.channel_state import (
 from tidelog.network.frames import SIZE
 from tidelog.network.listener_security import ANONYMOUS
 from tidelog.network.loop import READ, WRITE
-from tidelog.network.output import COPIED_BYTES, ChannelSocket, Output, hang_up, read_together
+from tidelog.network.output import COPIED_BYTES, ChannelSocket, hang_up, make_output, read_together
 from tidelog.network.request import NO_BYTES, FastRequest, Part, Request, part_size
 from tidelog.network.request_channel import RequestChannel
 from tidelog.network.request_metrics import ApiVersionEntry
 from tidelog.network.request_reader import RequestReader, first_reader
-from tidelog.network.tls_output import TlsOutput
-from tidelog.network.tls_transport import TlsTransport
 
 if TYPE_CHECKING:
     from tidelog.network.authentication_reader import AuthenticationReader
@@ -126,8 +124,7 @@ class Channel:
         self._send = sock.send
         self._batch: list[bytes] = []
         self._batch_bytes = 0
-        self.tls = sock if isinstance(sock, TlsTransport) else None
-        self._output = Output(sock, context.loop.sends_files) if self.tls is None else TlsOutput(self.tls)
+        self._output, self.tls = make_output(sock, context.loop.sends_files, is_secure=security is not None)
         self._sending: tuple[Request, Sequence[Part], int, int] | None = None
         # How many responses are deferred, and the response that waits for them.
         self._deferred = 0

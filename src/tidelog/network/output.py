@@ -11,13 +11,15 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.network.frames import SIZE
 from tidelog.network.request import FilePart, Part
-from tidelog.network.tls_transport import TlsTransport
 
-ChannelSocket = socket.socket | TlsTransport
+if TYPE_CHECKING:
+    from tidelog.network.tls_transport import TlsTransport
+
+ChannelSocket: TypeAlias = "socket.socket | TlsTransport"
 
 SENDFILE_BYTES: Final = 1024 * 1024
 """One call sends at most this much."""
@@ -197,3 +199,16 @@ class Output:
         self._cached_end = start + size
         self._cached_until = now + CACHED_NS
         return size
+
+
+def make_output(
+    sock: ChannelSocket, sends_files: bool, *, is_secure: bool
+) -> tuple[Output, TlsTransport | None]:
+    """The output of a new channel, and its TLS connection if it has one. A plain listener is not secure."""
+    if is_secure:
+        from tidelog.network.tls_output import TlsOutput
+        from tidelog.network.tls_transport import TlsTransport
+
+        if isinstance(sock, TlsTransport):
+            return TlsOutput(sock), sock
+    return Output(sock, sends_files), None

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.clock import TimerHandle
 from tidelog.endpoints import Endpoint
@@ -32,8 +32,9 @@ from tidelog.network.output import ChannelSocket, hang_up
 from tidelog.network.request import FastPath, Handler
 from tidelog.network.request_channel import Formatter, RequestChannel, Versions
 from tidelog.network.request_metrics import RequestChannelMetrics
-from tidelog.network.tls_handshake import MOST_SECONDS, Secured, TlsHandshake
-from tidelog.network.tls_transport import RAW_BYTES
+
+if TYPE_CHECKING:
+    from tidelog.network.tls_handshake import Secured, TlsHandshake
 
 log = logging.getLogger("tidelog.network")
 
@@ -157,7 +158,7 @@ class SocketServer:
         self.acceptors: dict[str, Acceptor] = {}
         self.channels: dict[int, Channel] = {}
         self.handshakes: dict[int, TlsHandshake] = {}
-        self._raw = memoryview(bytearray(RAW_BYTES if self.security else 0))
+        self._raw: memoryview | None = None  # where TLS connections receive
         self._failures = AuthenticationLog()
         # Connections of addresses that open too many: they are closed later.
         self._refused: dict[socket.socket, TimerHandle] = {}
@@ -307,6 +308,11 @@ class SocketServer:
         connection_id: str,
     ) -> None:
         """Start the TLS handshake of a connection. At its end the connection gets its channel."""
+        from tidelog.network.tls_handshake import MOST_SECONDS, TlsHandshake
+        from tidelog.network.tls_transport import RAW_BYTES
+
+        if self._raw is None:
+            self._raw = memoryview(bytearray(RAW_BYTES))
 
         def secured(handshake: TlsHandshake, connection: Secured) -> None:
             del self.handshakes[handshake.fd]
@@ -368,7 +374,7 @@ class SocketServer:
         longest = min(candidates, key=lambda each: (each.is_busy, each.last_active_ns))
         log.info("closing the connection of %s, idle longest, to make room (max.connections)", longest.peer)
         longest.close()
-        if isinstance(longest, TlsHandshake):
+        if not isinstance(longest, Channel):
             self._forget_handshake(longest)
         return True
 

@@ -6,24 +6,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-CLUSTER_NAME: Final = "kafka-cluster"
-"""The only resource of the type CLUSTER."""
+from tidelog.security.operations import AclOperation, AclResourceType, title
 
 WILDCARD: Final = "*"
 """As the name of a literal pattern: all resources of a type. As a host: all hosts."""
 
 WILDCARD_PRINCIPAL: Final = "User:*"
-
-
-class AclResourceType(IntEnum):
-    UNKNOWN = 0
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
 
 
 class PatternType(IntEnum):
@@ -34,25 +22,6 @@ class PatternType(IntEnum):
     MATCH = 2
     LITERAL = 3
     PREFIXED = 4
-
-
-class AclOperation(IntEnum):
-    UNKNOWN = 0
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
 
 
 class AclPermissionType(IntEnum):
@@ -144,51 +113,9 @@ class AclBindingFilter:
         return self.matches_pattern(binding.pattern) and self.matches_entry(binding.entry)
 
 
-def title(member: AclResourceType | AclOperation | AclPermissionType) -> str:
-    """The name as Kafka's tree and tools have it: TransactionalId, DescribeConfigs, Allow."""
-    return "".join(word.capitalize() for word in member.name.split("_"))
-
-
 RESOURCE_TYPES: Final = tuple(kind for kind in AclResourceType if kind > AclResourceType.ANY)
 RESOURCE_TYPE_OF_TITLE: Final = {title(kind): kind for kind in RESOURCE_TYPES}
 OPERATION_OF_TITLE: Final = {title(operation): operation for operation in AclOperation if operation > 1}
 PERMISSION_OF_TITLE: Final = {
     title(permission): permission for permission in (AclPermissionType.DENY, AclPermissionType.ALLOW)
 }
-
-OPERATIONS_OF: Final = {
-    AclResourceType.TOPIC: (
-        AclOperation.READ,
-        AclOperation.WRITE,
-        AclOperation.CREATE,
-        AclOperation.DELETE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    AclResourceType.GROUP: (
-        AclOperation.READ,
-        AclOperation.DELETE,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    AclResourceType.CLUSTER: (
-        AclOperation.CREATE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.CLUSTER_ACTION,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-        AclOperation.IDEMPOTENT_WRITE,
-    ),
-    AclResourceType.TRANSACTIONAL_ID: (
-        AclOperation.WRITE,
-        AclOperation.DESCRIBE,
-        AclOperation.TWO_PHASE_COMMIT,
-    ),
-    AclResourceType.DELEGATION_TOKEN: (AclOperation.DESCRIBE,),
-    AclResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
-}
-"""The operations that each type of resource has. A rule with ALL covers them."""

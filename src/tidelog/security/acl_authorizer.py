@@ -21,14 +21,13 @@ from tidelog.security.acl import (
     AccessControlEntry,
     AclBinding,
     AclBindingFilter,
-    AclOperation,
-    AclResourceType,
     PatternType,
     ResourcePattern,
 )
 from tidelog.security.acl_cache import AclCache
 from tidelog.security.acl_store import AclStore
-from tidelog.security.authorizer import Action, AuthorizableRequestContext
+from tidelog.security.authorizer import AuthorizableRequestContext
+from tidelog.security.operations import AclOperation, AclResourceType, Action
 
 _log = logging.getLogger("tidelog.security.acls")
 

@@ -15,12 +15,11 @@ from tidelog.security.acl import (
     AccessControlEntry,
     AclBinding,
     AclBindingFilter,
-    AclOperation,
     AclPermissionType,
-    AclResourceType,
     PatternType,
     ResourcePattern,
 )
+from tidelog.security.operations import AclOperation, AclResourceType
 
 ALL: Final = AclOperation.ALL
 DENY, ALLOW = AclPermissionType.DENY, AclPermissionType.ALLOW

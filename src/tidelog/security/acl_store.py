@@ -39,11 +39,10 @@ from tidelog.security.acl import (
     RESOURCE_TYPE_OF_TITLE,
     RESOURCE_TYPES,
     AccessControlEntry,
-    AclResourceType,
     PatternType,
     ResourcePattern,
-    title,
 )
+from tidelog.security.operations import AclResourceType, title
 
 Entries = tuple[AccessControlEntry, ...]
 

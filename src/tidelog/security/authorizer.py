@@ -9,28 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tidelog.config.values import ConfigError
-from tidelog.security.acl import AclBinding, AclBindingFilter, AclOperation, AclResourceType
 
 if TYPE_CHECKING:
     from tidelog.errors import KafkaError
     from tidelog.metadata.async_tree import AsyncTree
+    from tidelog.security.acl import AclBinding, AclBindingFilter
+    from tidelog.security.operations import AclOperation, AclResourceType, Action
 
 SETTING: Final = "authorizer.class.name"
 JAVA_NAMES: Final = (
     "kafka.security.authorizer.AclAuthorizer",
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 )
-
-
-class Action(NamedTuple):
-    """An operation on a resource."""
-
-    operation: AclOperation
-    resource_type: AclResourceType
-    name: str
 
 
 class AuthorizableRequestContext(Protocol):

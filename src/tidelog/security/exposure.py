@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Settings = Mapping[str, str | None]
 
-_LISTENER = re.compile(r"([^:/,\s]+)://(?:\[([^\]]*)\]|([^:/,\s]*)):(-?[0-9]+)")
-_QUOTED = re.compile(r"""(?:password|user_\w+)\s*=\s*["']?([^"';\s]+)""")
+_LISTENER = r"([^:/,\s]+)://(?:\[([^\]]*)\]|([^:/,\s]*)):(-?[0-9]+)"
+_QUOTED = r"""(?:password|user_\w+)\s*=\s*["']?([^"';\s]+)"""
 KNOWN_PASSWORDS = frozenset(
     ("changeit", "changeme", "password", "secret", "admin", "admin-secret", "alice-secret", "kafka",
      "test1234", "confluent", "bitnami", "broker-secret", "client-secret", "tidelog", "123456")
@@ -33,8 +33,7 @@ SETTINGS = (
 """The settings that `exposures` reads, beside those with the prefix of a listener and those of passwords."""
 
 
-@dataclass(slots=True, frozen=True)
-class Exposure:
+class Exposure(NamedTuple):
     """Something that is open. `what` names it, `text` says what follows, `advice` what to change."""
 
     what: str
@@ -62,7 +61,7 @@ def open_addresses(settings: Settings) -> Iterator[Exposure]:
         for pair in _text(settings, "listener.security.protocol.map").split(",")
         if ":" in pair
     )
-    for name, bracketed, plain, port in _LISTENER.findall(_text(settings, "listeners")):
+    for name, bracketed, plain, port in re.findall(_LISTENER, _text(settings, "listeners")):
         host = bracketed or plain
         address = f"{name}://{f'[{host}]' if ':' in host else host}:{port}"
         protocol = protocols.get(name.upper(), name.upper())
@@ -139,7 +138,7 @@ def known_passwords(settings: Settings) -> Iterator[Exposure]:
         if not value:
             continue
         if name.endswith("jaas.config"):
-            found = _QUOTED.findall(value)
+            found = re.findall(_QUOTED, value)
         elif name.endswith((".password", "encoder.secret", "secret.key")):
             found = [value]
         else:

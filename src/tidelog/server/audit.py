@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.security.acl import AclOperation, AclResourceType, title
+from tidelog.security.operations import AclOperation, AclResourceType, title
 
 if TYPE_CHECKING:
     from tidelog.network.request import Request

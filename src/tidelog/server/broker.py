@@ -62,8 +62,7 @@ from tidelog.server.quota.quota_managers import QuotaManagers
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.server.stale_tree import StaleTree
-from tidelog.server.telemetry.client_metrics import ClientMetricsManager
-from tidelog.server.telemetry.client_series import ClientSeries
+from tidelog.server.telemetry.client_telemetry import ClientTelemetry
 from tidelog.server.topic_creation import AutoTopicCreation
 from tidelog.storage.checkpoints import CLEAN_SHUTDOWN, MetaProperties
 from tidelog.storage.cleaner.log_cleaner import LogCleaner
@@ -273,8 +272,8 @@ class Broker(LogManagerListener):
         sessions = FetchSessionCache(
             self._clock, self.config.max_incremental_fetch_session_cache_slots, self._platform.rng
         )
-        client_series = ClientSeries(self._clock)
-        self.registry.collect(client_series.families)
+        telemetry = ClientTelemetry(self._clock, metadata, self.config.telemetry_max_bytes)
+        self.registry.collect(telemetry.families)
         services = Services(
             broker_id=self.broker_id,
             clock=self._clock,
@@ -295,9 +294,7 @@ class Broker(LogManagerListener):
                 self.registry, replicas, sessions, metadata, lambda: self.state, self._clock.ms()
             ),
             quotas=quotas,
-            telemetry=ClientMetricsManager(
-                self._clock, metadata, client_series, self.config.telemetry_max_bytes
-            ),
+            telemetry=telemetry,
             auto_create_topic=topic_creation.create,
             apis=self._apis(),
             supported_features=SUPPORTED_FEATURES,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from tidelog.security.exposure import SETTINGS, open_addresses
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.broker_definition import LISTENER_PREFIX
+
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def open_address_lines(config: BrokerConfig) -> list[str]:
     """One line for each open address; none if every address is of this machine or asks who connects."""
+    if not config.metrics_listener and all(endpoint.host in LOCAL_HOSTS for endpoint in config.endpoints):
+        return []
+    from tidelog.security.exposure import SETTINGS, open_addresses
+
     settings = {name: config.text(name) for name in SETTINGS if name in config.definition}
     # Without the listeners of a KRaft controller, which nobody binds.
     settings["listeners"] = ",".join(str(endpoint) for endpoint in config.endpoints)

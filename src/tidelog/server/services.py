@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidelog.server.metrics import BrokerMetrics
     from tidelog.server.producer_ids import ProducerIds
     from tidelog.server.quota.quota_managers import QuotaManagers
-    from tidelog.server.telemetry.client_metrics import ClientMetricsManager
+    from tidelog.server.telemetry.client_telemetry import ClientTelemetry
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Services:
     producer_ids: ProducerIds
     metrics: BrokerMetrics
     quotas: QuotaManagers
-    telemetry: ClientMetricsManager
+    telemetry: ClientTelemetry
     auto_create_topic: Callable[[str], None]
     # Set after the router is created, because the router needs the services.
     respond: Callable[[Request, Message | Slices[Message] | Slices[None]], None] = field(init=False)

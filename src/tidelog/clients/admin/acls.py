@@ -14,10 +14,10 @@ from tidelog.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsR
 from tidelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from tidelog.security.acl import AclBinding as AclBinding
 from tidelog.security.acl import AclBindingFilter as AclBindingFilter
-from tidelog.security.acl import AclOperation as AclOperation
 from tidelog.security.acl import AclPermissionType as AclPermissionType
-from tidelog.security.acl import AclResourceType as AclResourceType
 from tidelog.security.acl import PatternType as PatternType
+from tidelog.security.operations import AclOperation as AclOperation
+from tidelog.security.operations import AclResourceType as AclResourceType
 
 NOT_ASKED_FOR = -(2**31)
 

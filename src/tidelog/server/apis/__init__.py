@@ -1,7 +1,7 @@
 """The APIs that this broker answers, one module per family.
 
-The docstring of each module describes its APIs, and its last lines list them in `APIS`. The table of served
-versions comes from these lists alone.
+The docstring of each module describes its APIs, and its last lines list them in `APIS`; those of modules that
+are loaded late are listed in `security_apis`. The table of served versions comes from these lists alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ FAMILIES = (
     "topics",
     "delete_records",
     "configs",
-    "client_quotas",
     "cluster",
     "log_dirs",
     "replicas",
@@ -28,11 +27,7 @@ FAMILIES = (
     "groups",
     "group_offsets",
     "consumer_groups",
-    "sasl",
-    "scram_credentials",
-    "delegation_tokens",
-    "acls",
-    "telemetry",
+    "security_apis",
 )
 
 

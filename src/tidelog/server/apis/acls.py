@@ -29,19 +29,9 @@ from tidelog.network.request import Request
 from tidelog.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from tidelog.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from tidelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from tidelog.security.acl import (
-    CLUSTER_NAME,
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AclResourceType,
-    PatternType,
-    ResourcePattern,
-    title,
-)
+from tidelog.security.acl import AclBinding, AclBindingFilter, AclPermissionType, PatternType, ResourcePattern
 from tidelog.security.authorizer import Authorizer
-from tidelog.server.apis.api import Api
+from tidelog.security.operations import CLUSTER_NAME, AclOperation, AclResourceType, title
 from tidelog.server.apis.authorization import ALTER, DESCRIBE, check_cluster
 from tidelog.server.services import Services
 
@@ -247,10 +237,3 @@ def _shown(binding: AclBinding) -> str:
         f"{title(binding.permission)} {binding.principal} {title(binding.operation)} from {binding.host} on "
         f"{title(binding.resource_type)}:{binding.pattern_type.name}:{binding.name}"
     )
-
-
-APIS = (
-    Api(29, 1, 3, describe_acls, access=("CLUSTER DESCRIBE",)),
-    Api(30, 1, 3, create_acls, access=("CLUSTER ALTER",)),
-    Api(31, 1, 3, delete_acls, access=("CLUSTER ALTER",)),
-)

@@ -9,8 +9,13 @@ from collections.abc import Iterable
 
 from tidelog.errors import ClusterAuthorizationFailed
 from tidelog.network.request import Request
-from tidelog.security.acl import CLUSTER_NAME, OPERATIONS_OF, AclOperation, AclResourceType
-from tidelog.security.authorizer import Action
+from tidelog.security.operations import (
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    AclOperation,
+    AclResourceType,
+    Action,
+)
 from tidelog.server.services import Services
 
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER

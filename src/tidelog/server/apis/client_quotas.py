@@ -34,7 +34,6 @@ from tidelog.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from tidelog.server.apis.api import Api
 from tidelog.server.apis.authorization import (
     ALTER_CONFIGS,
     CLUSTER,
@@ -201,9 +200,3 @@ def _changes(entity: ConfigEntity, ops: list[AlterClientQuotasRequest.OpData]) -
             raise UnknownServerError(f"{op.key} is not a quota")
         changes[op.key] = ConfigChange(op.key, ConfigOperation.SET, quota_text(entity.kind, op.key, op.value))
     return list(changes.values())
-
-
-APIS = (
-    Api(48, 0, 1, describe_client_quotas, access=("CLUSTER DESCRIBE_CONFIGS",)),
-    Api(49, 0, 1, alter_client_quotas, access=("CLUSTER ALTER_CONFIGS",)),
-)

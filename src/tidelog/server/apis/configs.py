@@ -46,7 +46,7 @@ from tidelog.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tidelog.security.acl import AclOperation, AclResourceType
+from tidelog.security.operations import AclOperation, AclResourceType
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.authorization import ALTER_CONFIGS, DENIED, DESCRIBE_CONFIGS, is_allowed
 from tidelog.server.config.changes import ConfigOp

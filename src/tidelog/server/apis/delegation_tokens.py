@@ -39,7 +39,6 @@ from tidelog.protocol.messages.renew_delegation_token import (
     RenewDelegationTokenResponse,
 )
 from tidelog.security.delegation_tokens import DelegationTokenManager, owns_or_renews
-from tidelog.server.apis.api import NOT_CHECKED, Api
 from tidelog.server.apis.authorization import (
     CREATE_TOKENS,
     DELEGATION_TOKEN,
@@ -172,11 +171,3 @@ def _described(
             for kind, _, name in renewers
         ],
     )
-
-
-APIS = (
-    Api(38, 1, 3, create_delegation_token, access=("USER CREATE_TOKENS",)),
-    Api(39, 1, 2, renew_delegation_token, access=NOT_CHECKED),
-    Api(40, 1, 2, expire_delegation_token, access=NOT_CHECKED),
-    Api(41, 1, 3, describe_delegation_token, access=("DELEGATION_TOKEN DESCRIBE", "USER DESCRIBE_TOKENS")),
-)

@@ -10,7 +10,6 @@ from tidelog.errors import ErrorCode
 from tidelog.network.request import Request
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tidelog.server.apis.api import NOT_CHECKED, Api
 from tidelog.server.services import Services
 
 
@@ -25,9 +24,3 @@ def sasl_authenticate(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",
     )
-
-
-APIS = (
-    Api(17, 0, 1, sasl_handshake, access=NOT_CHECKED),
-    Api(36, 0, 2, sasl_authenticate, access=NOT_CHECKED),
-)

@@ -41,7 +41,6 @@ from tidelog.security.scram import (
     ScramMechanism,
     credential_of_salted,
 )
-from tidelog.server.apis.api import Api
 from tidelog.server.apis.authorization import ALTER, CLUSTER, DENIED, DESCRIBE, is_allowed
 from tidelog.server.services import Services
 
@@ -191,9 +190,3 @@ def _infos(
             DescribeUserScramCredentialsResponse.CredentialInfo(mechanism=mechanism, iterations=iterations)
         )
     return infos
-
-
-APIS = (
-    Api(50, 0, 0, describe_user_scram_credentials, access=("CLUSTER DESCRIBE",)),
-    Api(51, 0, 0, alter_user_scram_credentials, forwarded=True, access=("CLUSTER ALTER",)),
-)

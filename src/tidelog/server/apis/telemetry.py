@@ -16,7 +16,6 @@ from tidelog.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsResponse,
 )
 from tidelog.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from tidelog.server.apis.api import NOT_CHECKED, Api
 from tidelog.server.services import Services
 from tidelog.server.telemetry.client_metrics import ACCEPTED_CODECS, ClientFacts
 
@@ -24,7 +23,7 @@ from tidelog.server.telemetry.client_metrics import ACCEPTED_CODECS, ClientFacts
 def get_telemetry_subscriptions(
     services: Services, request: Request, body: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    telemetry = services.telemetry
+    telemetry = services.telemetry.manager
     instance = telemetry.subscribe(body.client_instance_id, _facts(request))
     return GetTelemetrySubscriptionsResponse(
         client_instance_id=instance.instance_id,
@@ -38,7 +37,7 @@ def get_telemetry_subscriptions(
 
 
 def push_telemetry(services: Services, request: Request, body: PushTelemetryRequest) -> PushTelemetryResponse:
-    services.telemetry.push(
+    services.telemetry.manager.push(
         body.client_instance_id,
         _facts(request),
         body.subscription_id,
@@ -54,9 +53,3 @@ def _facts(request: Request) -> ClientFacts:
     name, version = channel.client_software
     address, _, port = channel.peer.rpartition(":")
     return ClientFacts(request.client_id or "", name, version, address.strip("[]"), port)
-
-
-APIS = (
-    Api(71, 0, 0, get_telemetry_subscriptions, for_collectors=True, access=NOT_CHECKED),
-    Api(72, 0, 0, push_telemetry, for_collectors=True, access=NOT_CHECKED),
-)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tidelog.config.values import ConfigType, Password
 from tidelog.errors import InvalidConfig
-from tidelog.security.password_encoder import NotDecodable, PasswordEncoder, is_encoded
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.broker_definition import key_of
+
+if TYPE_CHECKING:
+    from tidelog.security.password_encoder import PasswordEncoder  # few brokers store passwords
 
 log = logging.getLogger("tidelog.server")
 
@@ -43,17 +46,22 @@ class StoredPasswords:
 
     def decoded(self, stored: Mapping[str, str]) -> dict[str, str]:
         """The settings with their passwords; without those of another secret, which are logged."""
-        found: dict[str, str] = {}
-        for name, value in stored.items():
-            if not _is_password(name) or not is_encoded(value):
-                found[name] = value
+        found = dict(stored)
+        passwords = [name for name in stored if _is_password(name)]
+        if not passwords:
+            return found
+        from tidelog.security.password_encoder import NotDecodable, is_encoded
+
+        for name in passwords:
+            if not is_encoded(found[name]):
                 continue
             encoder = self._encoder()
             try:
                 if encoder is None:
                     raise NotDecodable("password.encoder.secret is not set")
-                found[name] = encoder.decode(value)
+                found[name] = encoder.decode(found[name])
             except NotDecodable as error:
+                del found[name]
                 log.error("the stored setting %s is left out: %s", name, error)
         return found
 
@@ -69,6 +77,8 @@ class StoredPasswords:
         config = self._config
         if config.password_encoder_secret is None:
             return None
+        from tidelog.security.password_encoder import PasswordEncoder
+
         old = config.password_encoder_old_secret
         return PasswordEncoder(
             config.password_encoder_secret.secret,
