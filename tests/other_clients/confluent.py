@@ -8,13 +8,31 @@ from contextlib import ExitStack
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    KafkaError,
     Producer,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from tests.other_clients.programs import TASK_SECONDS, Administered, Cluster, Read, Task
+from tests.other_clients.programs import (
+    MEMBERS,
+    QUICK_SECONDS,
+    TASK_SECONDS,
+    Administered,
+    Cluster,
+    Read,
+    Task,
+)
+from tests.support.wait import eventually
+
+# With TLS 1.3 a broker refuses a certificate after the handshake, which librdkafka reports as _TRANSPORT.
+REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT)
+
+
+def connection(task: Task) -> dict[str, str]:
+    settings = {} if task.security is None else task.security.of_librdkafka()
+    return settings | {"bootstrap.servers": task.bootstrap}
 
 
 class Confluent:
@@ -27,13 +45,23 @@ class Confluent:
         """confluent-kafka comes with the other packages for the tests."""
 
     def metadata(self, task: Task) -> Cluster:
-        found = AdminClient({"bootstrap.servers": task.bootstrap}).list_topics(task.topic, TASK_SECONDS)
+        found = AdminClient(connection(task)).list_topics(task.topic, TASK_SECONDS)
         leaders = {number: entry.leader for number, entry in found.topics[task.topic].partitions.items()}
         return Cluster(frozenset(found.brokers), found.controller_id, leaders)
 
+    def refusal(self, task: Task) -> str:
+        errors: list[KafkaError] = []
+        admin = AdminClient({**connection(task), "error_cb": errors.append, "log_level": 0})
+
+        def refused() -> list[str]:
+            admin.poll(0.1)
+            return [error.str() for error in errors if error.code() in REFUSALS]
+
+        return eventually(refused, "the client reports the refusal", QUICK_SECONDS)[0]
+
     def produce(self, task: Task) -> None:
         settings = {
-            "bootstrap.servers": task.bootstrap,
+            **connection(task),
             "acks": "all",
             "enable.idempotence": task.mode != "plain",
         }
@@ -66,7 +94,7 @@ class Confluent:
 
     def consume(self, task: Task) -> list[Read]:
         settings = {
-            "bootstrap.servers": task.bootstrap,
+            **connection(task),
             "group.id": task.group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -77,7 +105,7 @@ class Confluent:
         reads: list[Read] = []
         deadline = time.monotonic() + TASK_SECONDS
         with ExitStack() as stack:
-            members = {name: Consumer(settings) for name in ("first", "second")}
+            members = {name: Consumer(settings) for name in MEMBERS[: task.members]}
             for member in members.values():
                 stack.callback(member.close)
                 member.subscribe([task.topic])
@@ -97,7 +125,7 @@ class Confluent:
         return reads
 
     def administer(self, task: Task) -> Administered:
-        admin = AdminClient({"bootstrap.servers": task.bootstrap})
+        admin = AdminClient(connection(task))
         topic = NewTopic(task.topic, task.partitions, task.replication, config={"retention.ms": "120000"})
         admin.create_topics([topic])[task.topic].result(TASK_SECONDS)
         described = admin.describe_topics(TopicCollection([task.topic]))[task.topic].result(TASK_SECONDS)

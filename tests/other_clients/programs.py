@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,9 @@ SOURCES = Path(__file__).parent / "programs"
 CACHE = Path(__file__).parent.parent.parent / ".cache" / "other-clients"
 BUILD_SECONDS = 600
 TASK_SECONDS = 60
+QUICK_SECONDS = 25
 MODES = ("plain", "idempotent", "transactional")
+MEMBERS = ("first", "second")
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,6 +60,36 @@ class Administered:
 
 
 @dataclass(slots=True, frozen=True)
+class Security:
+    """How a client proves who it is, and whom it trusts; paths are those of PEM files.
+
+    Without a mechanism the certificate says who the client is. `token` is for OAUTHBEARER; clients on
+    librdkafka make an unsecured token for the user themselves.
+    """
+
+    ca: str
+    mechanism: str = ""
+    username: str = ""
+    password: str = ""
+    token: str = ""
+    certificate: str = ""
+    key: str = ""
+
+    def of_librdkafka(self) -> dict[str, str]:
+        settings = {"security.protocol": "SASL_SSL" if self.mechanism else "SSL", "ssl.ca.location": self.ca}
+        if self.certificate:
+            settings |= {"ssl.certificate.location": self.certificate, "ssl.key.location": self.key}
+        if self.mechanism == "OAUTHBEARER":
+            settings |= {
+                "enable.sasl.oauthbearer.unsecure.jwt": "true",
+                "sasl.oauthbearer.config": f"principal={self.username}",
+            }
+        elif self.mechanism:
+            settings |= {"sasl.username": self.username, "sasl.password": self.password}
+        return settings | ({"sasl.mechanism": self.mechanism} if self.mechanism else {})
+
+
+@dataclass(slots=True, frozen=True)
 class Task:
     """The arguments of a task; `bootstrap` is the address of one broker."""
 
@@ -67,6 +100,8 @@ class Task:
     partitions: int = 0
     replication: int = 1
     count: int = 0
+    members: int = 2
+    security: Security | None = None
 
     def values(self, what: str) -> list[list[str]]:
         """`count` values for each partition."""
@@ -86,6 +121,9 @@ class OtherClient(Protocol):
 
     def metadata(self, task: Task) -> Cluster: ...
 
+    def refusal(self, task: Task) -> str:
+        """What the client says, within QUICK_SECONDS, if it is not let in or does not trust the broker."""
+
     def produce(self, task: Task) -> None:
         """Write `count` records to each partition with acks=all.
 
@@ -93,7 +131,7 @@ class OtherClient(Protocol):
         """
 
     def consume(self, task: Task) -> list[Read]:
-        """Read and commit `count` committed records with two members of a group."""
+        """Read and commit `count` committed records with the members of a group."""
 
 
 class AdminClient(OtherClient, Protocol):
@@ -131,6 +169,9 @@ class Program:
             case other:
                 raise AssertionError(other)
 
+    def refusal(self, task: Task) -> str:
+        return run_refused([*self._command(), "metadata", json.dumps(asdict(task))])
+
     def produce(self, task: Task) -> None:
         self._run("produce", task)
 
@@ -156,17 +197,29 @@ class Program:
 class Kcat:
     name = "kcat"
 
+    def repeats_nonce(self) -> bool:
+        """Before 2.6.1 librdkafka sends its nonce of SCRAM twice, which RFC 5802 does not allow."""
+        found = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", run(["kcat", "-V"]))
+        return found is not None and tuple(map(int, found.groups())) < (2, 6, 1)
+
     def missing(self) -> str | None:
         return None if shutil.which("kcat") else "kcat is not on the path"
 
     def build(self) -> None:
         """kcat is installed already."""
 
+    def _command(self, task: Task) -> list[str]:
+        settings = {} if task.security is None else task.security.of_librdkafka()
+        return ["kcat", "-b", task.bootstrap, *(f"-X{name}={value}" for name, value in settings.items())]
+
     def metadata(self, task: Task) -> Cluster:
-        found = json.loads(run(["kcat", "-b", task.bootstrap, "-L", "-J", "-t", task.topic]))
+        found = json.loads(run([*self._command(task), "-L", "-J", "-t", task.topic]))
         (topic,) = found["topics"]
         leaders = {entry["partition"]: entry["leader"] for entry in topic["partitions"]}
         return Cluster(frozenset(entry["id"] for entry in found["brokers"]), found["controllerid"], leaders)
+
+    def refusal(self, task: Task) -> str:
+        return run_refused([*self._command(task), "-L", "-t", task.topic])
 
     def produce(self, task: Task) -> None:
         options = ["-X", "acks=all", "-X", f"enable.idempotence={str(task.mode != 'plain').lower()}"]
@@ -174,19 +227,19 @@ class Kcat:
             # kcat runs one transaction for all of its input, and aborts none.
             options += ["-X", f"transactional.id={task.topic}-kcat"]
         for partition, values in enumerate(task.values(task.mode)):
-            command = ["kcat", "-P", "-b", task.bootstrap, "-t", task.topic, "-p", str(partition), *options]
+            command = [*self._command(task), "-P", "-t", task.topic, "-p", str(partition), *options]
             run(command, "".join(f"{value}\n" for value in values))
 
     def consume(self, task: Task) -> list[Read]:
         command = [
-            "kcat", "-b", task.bootstrap, "-G", task.group, "-q", "-u", "-f", "%p %o %s\\n",
+            *self._command(task), "-G", task.group, "-q", "-u", "-f", "%p %o %s\\n",
             "-X", "auto.offset.reset=earliest", "-X", "isolation.level=read_committed",
             "-X", "fetch.wait.max.ms=100", "-X", "heartbeat.interval.ms=300",
             "-X", "auto.commit.interval.ms=200", task.topic,
         ]  # fmt: skip
         running = {
             name: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for name in ("first", "second")
+            for name in MEMBERS[: task.members]
         }
         left = itertools.count(task.count - 1, -1)
 
@@ -253,6 +306,13 @@ def run(
     )
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}: {done.stderr}"
     return done.stdout
+
+
+def run_refused(command: Sequence[str]) -> str:
+    """The error output of a program that must fail, and soon."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=QUICK_SECONDS, check=False)
+    assert done.returncode != 0, f"{command[0]} was let in: {done.stdout}"
+    return done.stderr
 
 
 def numbers(by_partition: dict[str, int]) -> dict[int, int]:

@@ -3,6 +3,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,7 +13,20 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
+
+type security struct {
+	CA          string
+	Mechanism   string
+	Username    string
+	Password    string
+	Token       string
+	Certificate string
+	Key         string
+}
 
 type arguments struct {
 	Bootstrap   string
@@ -21,6 +36,8 @@ type arguments struct {
 	Partitions  int32
 	Replication int16
 	Count       int
+	Members     int
+	Security    *security
 }
 
 type read struct {
@@ -37,14 +54,46 @@ func check(err error) {
 	}
 }
 
-func client(options ...kgo.Opt) *kgo.Client {
+func (s security) tls() *tls.Config {
+	text, err := os.ReadFile(s.CA)
+	check(err)
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(text)
+	if s.Certificate != "" {
+		certificate, err := tls.LoadX509KeyPair(s.Certificate, s.Key)
+		check(err)
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config
+}
+
+func (s security) options() []kgo.Opt {
+	options := []kgo.Opt{kgo.DialTLSConfig(s.tls()), kgo.RequestRetries(2)}
+	switch s.Mechanism {
+	case "PLAIN":
+		options = append(options, kgo.SASL(plain.Auth{User: s.Username, Pass: s.Password}.AsMechanism()))
+	case "SCRAM-SHA-256":
+		options = append(options, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password}.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		options = append(options, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password}.AsSha512Mechanism()))
+	case "OAUTHBEARER":
+		options = append(options, kgo.SASL(oauth.Auth{Token: s.Token}.AsMechanism()))
+	}
+	return options
+}
+
+func client(a arguments, options ...kgo.Opt) *kgo.Client {
+	options = append(options, kgo.SeedBrokers(a.Bootstrap))
+	if a.Security != nil {
+		options = append(options, a.Security.options()...)
+	}
 	made, err := kgo.NewClient(options...)
 	check(err)
 	return made
 }
 
 func metadata(ctx context.Context, a arguments) any {
-	cl := client(kgo.SeedBrokers(a.Bootstrap))
+	cl := client(a)
 	defer cl.Close()
 	found, err := kadm.NewClient(cl).Metadata(ctx, a.Topic)
 	check(err)
@@ -57,7 +106,7 @@ func metadata(ctx context.Context, a arguments) any {
 }
 
 func produce(ctx context.Context, a arguments) any {
-	options := []kgo.Opt{kgo.SeedBrokers(a.Bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	options := []kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RecordRetries(20)}
 	switch a.Mode {
 	case "plain":
@@ -65,7 +114,7 @@ func produce(ctx context.Context, a arguments) any {
 	case "transactional":
 		options = append(options, kgo.TransactionalID(a.Topic+"-franz"))
 	}
-	cl := client(options...)
+	cl := client(a, options...)
 	defer cl.Close()
 	send := func(what string, count int) {
 		var records []*kgo.Record
@@ -94,8 +143,8 @@ func consume(ctx context.Context, a arguments) any {
 	var lock sync.Mutex
 	reads := []read{}
 	members := map[string]*kgo.Client{}
-	for _, name := range []string{"first", "second"} {
-		members[name] = client(kgo.SeedBrokers(a.Bootstrap), kgo.ConsumerGroup(a.Group), kgo.ConsumeTopics(a.Topic),
+	for _, name := range []string{"first", "second"}[:a.Members] {
+		members[name] = client(a, kgo.ConsumerGroup(a.Group), kgo.ConsumeTopics(a.Topic),
 			kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 			kgo.FetchMaxWait(100*time.Millisecond), kgo.HeartbeatInterval(300*time.Millisecond),
 			kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.ClientID(name))
@@ -133,7 +182,7 @@ func consume(ctx context.Context, a arguments) any {
 }
 
 func admin(ctx context.Context, a arguments) any {
-	cl := client(kgo.SeedBrokers(a.Bootstrap))
+	cl := client(a)
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
 	setting := "120000"

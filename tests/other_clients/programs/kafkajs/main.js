@@ -1,4 +1,5 @@
 // What the tests ask of KafkaJS: `node main.js TASK ARGUMENTS` takes JSON and prints JSON.
+const { readFileSync } = require("node:fs");
 const { Kafka, logLevel } = require("kafkajs");
 
 const partitions = (count) => [...Array(count).keys()];
@@ -42,7 +43,7 @@ async function consume(kafka, a) {
   const reads = [];
   let finish;
   const finished = new Promise((resolve) => (finish = resolve));
-  const members = ["first", "second"].map((name) => [
+  const members = ["first", "second"].slice(0, a.members).map((name) => [
     name,
     kafka.consumer({
       groupId: a.group,
@@ -110,10 +111,28 @@ async function admin(kafka, a) {
   };
 }
 
+function connection({ bootstrap, security }) {
+  const settings = { brokers: [bootstrap], logLevel: logLevel.ERROR, retry: { retries: 10 } };
+  if (!security) return settings;
+  const { mechanism, username, password, token } = security;
+  settings.retry.retries = 2;
+  settings.ssl = { ca: readFileSync(security.ca) };
+  if (security.certificate) {
+    settings.ssl.cert = readFileSync(security.certificate);
+    settings.ssl.key = readFileSync(security.key);
+  }
+  if (mechanism === "OAUTHBEARER") {
+    settings.sasl = { mechanism: "oauthbearer", oauthBearerProvider: async () => ({ value: token }) };
+  } else if (mechanism) {
+    settings.sasl = { mechanism: mechanism.toLowerCase(), username, password };
+  }
+  return settings;
+}
+
 async function main() {
   const [task, given] = process.argv.slice(2);
   const a = JSON.parse(given);
-  const kafka = new Kafka({ brokers: [a.bootstrap], logLevel: logLevel.ERROR, retry: { retries: 10 } });
+  const kafka = new Kafka(connection(a));
   const answer = await { metadata, produce, consume, admin }[task](kafka, a);
   process.stdout.write(JSON.stringify(answer));
 }

@@ -3,6 +3,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,7 +12,18 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 )
+
+type security struct {
+	CA          string
+	Mechanism   string
+	Username    string
+	Password    string
+	Token       string
+	Certificate string
+	Key         string
+}
 
 type arguments struct {
 	Bootstrap   string
@@ -20,6 +33,8 @@ type arguments struct {
 	Partitions  int32
 	Replication int16
 	Count       int
+	Members     int
+	Security    *security
 }
 
 type read struct {
@@ -36,15 +51,72 @@ func check(err error) {
 	}
 }
 
-func settings() *sarama.Config {
+func (s security) tls() *tls.Config {
+	text, err := os.ReadFile(s.CA)
+	check(err)
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(text)
+	if s.Certificate != "" {
+		certificate, err := tls.LoadX509KeyPair(s.Certificate, s.Key)
+		check(err)
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config
+}
+
+// sarama leaves the computations of SCRAM to its user.
+type scramClient struct {
+	*scram.ClientConversation
+	hash scram.HashGeneratorFcn
+}
+
+func (c *scramClient) Begin(user, password, authorization string) error {
+	client, err := c.hash.NewClient(user, password, authorization)
+	if err == nil {
+		c.ClientConversation = client.NewConversation()
+	}
+	return err
+}
+
+type tokens string
+
+func (t tokens) Token() (*sarama.AccessToken, error) {
+	return &sarama.AccessToken{Token: string(t)}, nil
+}
+
+func (s security) set(config *sarama.Config) {
+	config.Metadata.Retry.Max = 2
+	config.Net.TLS.Enable = true
+	config.Net.TLS.Config = s.tls()
+	if s.Mechanism == "" {
+		return
+	}
+	sasl := &config.Net.SASL
+	sasl.Enable = true
+	sasl.Mechanism = sarama.SASLMechanism(s.Mechanism)
+	sasl.User, sasl.Password = s.Username, s.Password
+	switch s.Mechanism {
+	case "SCRAM-SHA-256":
+		sasl.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA256} }
+	case "SCRAM-SHA-512":
+		sasl.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA512} }
+	case "OAUTHBEARER":
+		sasl.TokenProvider = tokens(s.Token)
+	}
+}
+
+func settings(a arguments) *sarama.Config {
 	config := sarama.NewConfig()
 	config.Version = sarama.MaxVersion
 	config.Metadata.Retry.Max = 20
+	if a.Security != nil {
+		a.Security.set(config)
+	}
 	return config
 }
 
 func metadata(a arguments) any {
-	cl, err := sarama.NewClient([]string{a.Bootstrap}, settings())
+	cl, err := sarama.NewClient([]string{a.Bootstrap}, settings(a))
 	check(err)
 	defer cl.Close()
 	brokers := []int32{}
@@ -65,7 +137,7 @@ func metadata(a arguments) any {
 }
 
 func produce(a arguments) any {
-	config := settings()
+	config := settings(a)
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Producer.Return.Successes = true
 	config.Producer.Partitioner = sarama.NewManualPartitioner
@@ -141,8 +213,8 @@ func consume(a arguments) any {
 		}
 	}
 	var running sync.WaitGroup
-	for _, name := range []string{"first", "second"} {
-		config := settings()
+	for _, name := range []string{"first", "second"}[:a.Members] {
+		config := settings(a)
 		config.ClientID = name
 		config.Consumer.Offsets.Initial = sarama.OffsetOldest
 		config.Consumer.Offsets.AutoCommit.Enable = false
@@ -163,7 +235,7 @@ func consume(a arguments) any {
 }
 
 func admin(a arguments) any {
-	adm, err := sarama.NewClusterAdmin([]string{a.Bootstrap}, settings())
+	adm, err := sarama.NewClusterAdmin([]string{a.Bootstrap}, settings(a))
 	check(err)
 	defer adm.Close()
 	setting := "120000"
@@ -181,7 +253,7 @@ func admin(a arguments) any {
 	entries, err := adm.DescribeConfig(sarama.ConfigResource{
 		Type: sarama.TopicResource, Name: a.Topic, ConfigNames: []string{"retention.ms"}})
 	check(err)
-	cl, err := sarama.NewClient([]string{a.Bootstrap}, settings())
+	cl, err := sarama.NewClient([]string{a.Bootstrap}, settings(a))
 	check(err)
 	defer cl.Close()
 	manager, err := sarama.NewOffsetManagerFromClient(a.Group, cl)

@@ -1,0 +1,143 @@
+"""Clients of other languages log in over TLS by every mechanism, and say why a broker did not let them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.other_clients.confluent import Confluent
+from tests.other_clients.programs import Kcat, OtherClient, Security, Task, all_clients
+from tests.support.certificates import make_certificate
+from tests.support.sasl_broker import sasl_broker
+from tests.support.sasl_walks import MECHANISMS, fresh
+from tests.support.tls_broker import TlsFiles, another_authority, authority
+from tidelog import Admin, NewTopic
+from tidelog.testing import Broker
+
+PARTITIONS = 2
+COUNT = 50
+USERS = {
+    "PLAIN": ("alice", "alice-secret"),
+    "SCRAM-SHA-256": ("carol", "carol-secret"),
+    "SCRAM-SHA-512": ("dave", "dave-secret"),
+    "OAUTHBEARER": ("erin", ""),
+}
+# What each client writes about a broker's certificate that nobody of its authorities signed.
+NOT_TRUSTED = {
+    "confluent-kafka": "certificate verify failed",
+    "kcat": "certificate verify failed",
+    "franz": "certificate signed by unknown authority",
+    "sarama": "certificate signed by unknown authority",
+    "kafkajs": "unable to verify the first certificate",
+}
+
+
+@pytest.fixture(
+    scope="module", params=[Confluent(), *all_clients()], ids=lambda client: getattr(client, "name", "")
+)
+def client(request: pytest.FixtureRequest) -> OtherClient:
+    chosen: OtherClient = request.param
+    reason = chosen.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    chosen.build()
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return TlsFiles(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def broker(files: TlsFiles) -> Iterator[Broker]:
+    broker = sasl_broker(
+        **{
+            "listeners": "PLAINTEXT://127.0.0.1:0,SASL://localhost:0,CERTIFICATE://localhost:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,CERTIFICATE:SSL",
+            "listener.name.certificate.ssl.client.auth": "required",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": files.server,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": files.trust,
+        }
+    )
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    with Admin(bootstrap_servers=broker.address_of("PLAINTEXT")) as admin:
+        admin.create_topics([NewTopic(name, PARTITIONS, 1)])
+    return name
+
+
+def login(files: TlsFiles, mechanism: str, password: str | None = None) -> Security:
+    user, known = USERS[mechanism]
+    return Security(files.trust, mechanism, user, known if password is None else password, fresh(sub=user))
+
+
+def certificate(files: TlsFiles, name: str, *, expired: bool = False) -> Security:
+    signed = make_certificate(authority(), name, expired=expired)
+    return Security(
+        files.trust,
+        certificate=files.write(f"{name}.crt", signed.chain_pem),
+        key=files.write(f"{name}.key", signed.key_pem()),
+    )
+
+
+def write_and_read(client: OtherClient, address: str, topic: str, security: Security) -> None:
+    task = Task(address, topic, mode="plain", partitions=PARTITIONS, count=COUNT, security=security)
+    client.produce(task)
+    everything = COUNT * PARTITIONS
+    reads = client.consume(
+        Task(address, topic, group=f"of-{topic}", count=everything, members=1, security=security)
+    )
+    found = [[read.value for read in reads if read.partition == number] for number in range(PARTITIONS)]
+    assert found == task.values("plain")
+
+
+def refusal(client: OtherClient, address: str, security: Security) -> str:
+    return client.refusal(Task(address, "any", security=security))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_mechanism_over_tls(
+    broker: Broker, files: TlsFiles, client: OtherClient, topic: str, mechanism: str
+) -> None:
+    if isinstance(client, Kcat) and mechanism.startswith("SCRAM") and client.repeats_nonce():
+        pytest.skip("SCRAM of this librdkafka is wrong: it needs 2.6.1 or newer")
+    write_and_read(client, broker.address_of("SASL"), topic, login(files, mechanism))
+
+
+def test_a_certificate_is_the_login(broker: Broker, files: TlsFiles, client: OtherClient, topic: str) -> None:
+    write_and_read(client, broker.address_of("CERTIFICATE"), topic, certificate(files, "frank"))
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_wrong_password(broker: Broker, files: TlsFiles, client: OtherClient, mechanism: str) -> None:
+    said = refusal(client, broker.address_of("SASL"), login(files, mechanism, "wrong"))
+    if mechanism == "PLAIN":
+        assert "Authentication failed: Invalid username or password" in said
+    else:
+        assert "Authentication failed during authentication due to invalid credentials" in said
+
+
+def test_a_broker_of_another_authority(broker: Broker, files: TlsFiles, client: OtherClient) -> None:
+    stranger = files.write("stranger.pem", another_authority().certificate_pem)
+    user, password = USERS["PLAIN"]
+    said = refusal(client, broker.address_of("SASL"), Security(stranger, "PLAIN", user, password))
+    assert NOT_TRUSTED[client.name] in said
+
+
+def test_a_certificate_that_has_expired(broker: Broker, files: TlsFiles, client: OtherClient) -> None:
+    said = refusal(client, broker.address_of("CERTIFICATE"), certificate(files, "late", expired=True))
+    assert "expired" in said
+
+
+def test_a_client_without_a_certificate(broker: Broker, files: TlsFiles, client: OtherClient) -> None:
+    said = refusal(client, broker.address_of("CERTIFICATE"), Security(files.trust))
+    assert "certificate" in said
