@@ -198,7 +198,8 @@ class Invariants:
         elif snapshot.controller_id != (wanted := json.loads(tree.get(paths.CONTROLLER)[0])["brokerid"]):
             yield f"knows the controller {snapshot.controller_id}, elected is {wanted}"
         for replica in server.replicas.partitions():
-            if (replica.topic, replica.index) not in self._states:
+            key = (replica.topic, replica.index)
+            if key not in self._states and not self.replication.is_forgotten(broker.id, key, self._epoch):
                 yield f"has a replica of {replica.name}, which does not exist"
         for (topic, index), (leader, epoch) in self._states.items():
             known = snapshot.topics.get(topic)

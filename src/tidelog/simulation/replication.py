@@ -276,6 +276,10 @@ class Replication:
                         f"brokers {first} and {other} differ in {key[0]}-{key[1]} between {start} and {end}"
                     )
 
+    def is_forgotten(self, broker_id: int, partition: Partition, controller_epoch: int) -> bool:
+        """Whether an earlier controller removed this replica: the present one does not know of it."""
+        return self._removed.get((broker_id, partition), controller_epoch) != controller_epoch
+
     def differences(self, controller_epoch: int) -> Iterator[str]:
         """What is not as it is after all faults: empty when followers have caught up and moves have ended."""
         for (topic, index), state in self._states.items():
@@ -292,9 +296,9 @@ class Replication:
                 if server is None or server.replicas is None:
                     continue
                 found = server.replicas.find_partition(topic, index)
-                removed_in = self._removed.get((broker.id, (topic, index)), controller_epoch)
                 is_there = found is not None and found.log is not None
-                if is_there and broker.id not in replicas and removed_in == controller_epoch:
+                is_forgotten = self.is_forgotten(broker.id, (topic, index), controller_epoch)
+                if is_there and broker.id not in replicas and not is_forgotten:
                     yield f"{broker.name} has a replica of {name}, assigned are {replicas}"
                 elif found is None and broker.id in replicas:
                     yield f"{broker.name} has no replica of {name}, assigned are {replicas}"
