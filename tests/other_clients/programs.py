@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -196,11 +195,6 @@ class Program:
 
 class Kcat:
     name = "kcat"
-
-    def repeats_nonce(self) -> bool:
-        """Before 2.6.1 librdkafka sends its nonce of SCRAM twice, which RFC 5802 does not allow."""
-        found = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", run(["kcat", "-V"]))
-        return found is not None and tuple(map(int, found.groups())) < (2, 6, 1)
 
     def missing(self) -> str | None:
         return None if shutil.which("kcat") else "kcat is not on the path"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.other_clients.confluent import Confluent
-from tests.other_clients.programs import Kcat, OtherClient, Security, Task, all_clients
+from tests.other_clients.programs import OtherClient, Security, Task, all_clients
 from tests.support.certificates import make_certificate
 from tests.support.sasl_broker import sasl_broker
 from tests.support.sasl_walks import MECHANISMS, fresh
@@ -108,8 +108,6 @@ def refusal(client: OtherClient, address: str, security: Security) -> str:
 def test_every_mechanism_over_tls(
     broker: Broker, files: TlsFiles, client: OtherClient, topic: str, mechanism: str
 ) -> None:
-    if isinstance(client, Kcat) and mechanism.startswith("SCRAM") and client.repeats_nonce():
-        pytest.skip("SCRAM of this librdkafka is wrong: it needs 2.6.1 or newer")
     write_and_read(client, broker.address_of("SASL"), topic, login(files, mechanism))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.sasl_walks import scram_final, scram_first
+from tests.support.sasl_walks import NONCE, scram_final, scram_first
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.security.sasl.scram import ScramSaslServer, TokenCredential
 from tidelog.security.sasl.server import SaslException
@@ -50,6 +51,24 @@ def test_the_example_of_rfc_7677() -> None:
     )
     assert answer(server, final) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert (server.is_complete, server.authorization_id) == (True, "user")
+
+
+def test_a_nonce_ends_as_the_server_told() -> None:
+    """Old versions of librdkafka send their own part of the nonce twice."""
+    credential = scram_credential("secret", SHA_256, 4096)
+
+    def final_with(change: Callable[[str], str]) -> bytes:
+        server = ScramSaslServer(SHA_256, lambda _: credential)
+        first = scram_first("alice")
+        told = answer(server, first)
+        nonce = told.decode().partition(",")[0].removeprefix("r=")
+        return answer(server, scram_final(first, told, "secret", r=change(nonce)))
+
+    assert final_with(lambda nonce: NONCE + nonce).startswith(b"v=")
+    with pytest.raises(SaslException):
+        final_with(lambda nonce: nonce + "x")
+    with pytest.raises(SaslException):
+        final_with(lambda nonce: NONCE)
 
 
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512])
