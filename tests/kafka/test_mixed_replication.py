@@ -30,10 +30,11 @@ class Mixed:
         self.theirs = Kafka3(
             folder / "kafka", folder / "kafka-data", zookeeper, {"broker.id": str(THEIRS), **LAG}
         )
-        self._started = ExitStack()
         first, second = (self.ours, self.theirs) if controller == OURS else (self.theirs, self.ours)
-        self._started.enter_context(first)
-        self._started.enter_context(second)
+        with ExitStack() as started:  # if the second cannot start, the first is stopped
+            started.enter_context(first)
+            started.enter_context(second)
+            self._started = started.pop_all()
 
     def close(self) -> None:
         self.theirs.resume()
