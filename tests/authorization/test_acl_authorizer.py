@@ -99,8 +99,9 @@ def may_read(authorizer: AclAuthorizer, context: Context = ALICE, name: str = "o
     return allowed
 
 
-async def settle() -> None:
-    await asyncio.sleep(1.0)
+async def settle(seconds: float = 1.0) -> None:
+    """Let simulated time pass (VirtualLoop): a test does not wait."""
+    await asyncio.sleep(seconds)
 
 
 def test_rules_are_in_the_tree_as_kafka_writes_them() -> None:
@@ -180,9 +181,9 @@ def test_rules_are_read_again_after_a_lost_session() -> None:
         await here.delete_acls(ALICE, [AclBindingFilter()])
         for notice in world.zookeeper.tree.children("/kafka-acl-changes"):
             await here._store._tree.delete(f"/kafka-acl-changes/{notice}")  # type: ignore[union-attr]
-        await asyncio.sleep(20)
+        await settle(20)  # longer than the session
         world.zookeeper.heal("b")
-        await asyncio.sleep(20)
+        await settle(20)
         assert not may_read(there)
 
     run(story)

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from tests.cli.test_cluster import started
 from tests.faults.client import surprises
-from tests.support.served import serves_protocol
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic, Producer
 from tidelog.cli.main import main
@@ -23,8 +22,6 @@ def settings(folder: Path, user: str, bootstrap: str) -> dict[str, object]:
 
 
 def test_a_secure_cluster_is_one_command_away(tmp_path: Path) -> None:
-    if not serves_protocol("SASL_SSL"):
-        pytest.skip("SASL_SSL listeners are not served")
     folder = tmp_path / "secrets"
     made = CliRunner().invoke(main, ["security", "init", str(folder), "--brokers", "2"])
     assert made.exit_code == 0, made.output

@@ -13,7 +13,7 @@ from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 import kafka
-from tests.support.sasl_broker import sasl_broker
+from tests.support.sasl_broker import sasl_ssl_broker
 from tests.support.sasl_walks import MECHANISMS, fresh
 from tests.support.tls_broker import TlsFiles
 from tidelog import Admin, NewTopic
@@ -44,17 +44,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 @pytest.fixture(scope="module")
 def broker(files: TlsFiles) -> Iterator[Broker]:
-    broker = sasl_broker(
-        **{
-            "listeners": "PLAINTEXT://127.0.0.1:0,SASL://localhost:0,CERTIFICATE://localhost:0",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,CERTIFICATE:SSL",
-            "listener.name.certificate.ssl.client.auth": "required",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": files.server,
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": files.trust,
-        }
-    )
+    broker = sasl_ssl_broker(files.server, files.trust)
     yield broker
     broker.close()
 

@@ -19,12 +19,10 @@ from tests.security.test_frames import changed
 from tests.server.ports import free_ports
 from tests.support.broker import Broker
 from tests.support.scale import scale
-from tests.support.served import serves_protocol
 from tidelog.security.security_folder import BrokerAddress, FolderOptions, SecurityFolder
 
 MEGABYTE = 1 << 20
 SASL_KEYS = (17, 18, 36)
-NOT_SERVED = "SASL_SSL listeners are not served"
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def broker(folder: Path) -> Iterator[Broker]:
     """A plain listener for the honest client, and listeners that ask for a login."""
-    if not serves_protocol("SASL_SSL"):
-        pytest.skip(NOT_SERVED)
     tls, plain = free_ports(2)
     settings = {
         "listeners": f"PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:{tls},SASL_PLAINTEXT://127.0.0.1:{plain}",

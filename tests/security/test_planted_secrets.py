@@ -14,7 +14,6 @@ import pytest
 from tests.faults.client import BROKER_LOGGER, Client, surprises
 from tests.server.ports import free_ports
 from tests.support.broker import Broker
-from tests.support.served import serves_protocol
 from tidelog import Admin, Consumer, NewTopic, Producer
 from tidelog.config import ConfigError
 from tidelog.errors import KafkaError
@@ -57,14 +56,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         f'listener.name.sasl.plain.sasl.jaas.config={PLAIN_MODULE} required user_alice="{PLAIN}";\n'
         "tidelog.log.level=TRACE\n"
     )  # fmt: skip
-    settings = {"metrics.listener": f"127.0.0.1:{free_ports(1)[0]}"}
-    if serves_protocol("SASL_PLAINTEXT"):
-        settings |= {
-            "listeners": f"PLAINTEXT://127.0.0.1:0,SASL://127.0.0.1:{free_ports(1)[0]}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-            "delegation.token.secret.key": TOKEN,
-        }
+    sasl, metrics = free_ports(2)
+    settings = {
+        "metrics.listener": f"127.0.0.1:{metrics}",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SASL://127.0.0.1:{sasl}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "delegation.token.secret.key": TOKEN,
+    }
     with Broker(folder, settings, properties=properties) as running:
         yield running
 
@@ -124,8 +123,6 @@ def test_no_tool_prints_a_secret(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_no_client_shows_its_password(broker: Broker) -> None:
-    if not serves_protocol("SASL_PLAINTEXT"):
-        pytest.skip("SASL listeners are not served")
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic("clients", 1, 1)])
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
@@ -165,11 +162,10 @@ def test_refused_settings_do_not_repeat_a_secret(tmp_path: Path, settings: dict[
 
 def test_what_is_stored_has_no_password(broker: Broker) -> None:
     """Internal topics, as dump-log prints them, and the tree: a SCRAM user is a salted hash there."""
-    if serves_protocol("SASL_PLAINTEXT"):
-        run("configs", "--bootstrap-server", broker.bootstrap, "--alter", "--entity-type", "users",
-            "--entity-name", "stored", "--add-config", f"SCRAM-SHA-512=[password={SCRAM}]")  # fmt: skip
-        with Admin(client_settings(broker, "SCRAM-SHA-512", "stored", SCRAM)) as admin:
-            assert "t" in admin.list_topics()
+    run("configs", "--bootstrap-server", broker.bootstrap, "--alter", "--entity-type", "users",
+        "--entity-name", "stored", "--add-config", f"SCRAM-SHA-512=[password={SCRAM}]")  # fmt: skip
+    with Admin(client_settings(broker, "SCRAM-SHA-512", "stored", SCRAM)) as admin:
+        assert "t" in admin.list_topics()
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send("t", b"v")
     with Client(broker.address) as client:

@@ -100,7 +100,10 @@ def records_of(broker: QuotaBroker) -> int:
 
 
 def bytes_a_second(broker: QuotaBroker) -> float:
-    """What all producers together write, once the quota of the first windows is used up."""
+    """What all producers together write, once the quota of the first windows is used up.
+
+    A rate needs real time: these sleeps are the measurement.
+    """
     time.sleep(WARM_UP_SECONDS)
     first, began = records_of(broker), time.monotonic()
     time.sleep(SECONDS)

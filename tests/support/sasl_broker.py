@@ -43,6 +43,22 @@ def sasl_broker(**settings: object) -> Broker:
     return broker
 
 
+def sasl_ssl_broker(keys: str, trusted: str) -> Broker:
+    """Started, with the listeners SASL (SASL_SSL) and CERTIFICATE (a certificate is the login), both of PEM
+    files; the caller closes it."""
+    return sasl_broker(
+        **{
+            "listeners": "PLAINTEXT://127.0.0.1:0,SASL://localhost:0,CERTIFICATE://localhost:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,CERTIFICATE:SSL",
+            "listener.name.certificate.ssl.client.auth": "required",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": keys,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": trusted,
+        }
+    )
+
+
 def metric(broker: Broker, name: str, listener: str) -> float:
     """The value of a socket server metric of a listener; the broker needs metrics.listener."""
     url = f"http://{broker.settings['metrics.listener']}/metrics"

@@ -56,7 +56,7 @@ class Rules(Protocol):
 )
 @click.option("--add", is_flag=True, help="Add rules.")
 @click.option("--remove", is_flag=True, help="Remove rules.")
-@click.option("--list", "listing", is_flag=True, help="Print rules: all, or those of the resources.")
+@click.option("--list", "listing", is_flag=True, help="Print all rules, or the rules of the named resources.")
 @click.option("--topic", "topics", metavar="NAME", multiple=True, help="A topic; * for all.")
 @click.option("--group", "groups", metavar="NAME", multiple=True, help="A group; * for all.")
 @click.option("--cluster", is_flag=True, help="The cluster.")
@@ -322,7 +322,7 @@ class RulesInTree:
 
 
 class _Tool:
-    """The tool itself, which no rule limits: whoever can write ZooKeeper can change the rules."""
+    """The tool itself. No rule limits it: access to ZooKeeper is enough to change the rules."""
 
     principal = "User:ANONYMOUS"
     client_address = "127.0.0.1"

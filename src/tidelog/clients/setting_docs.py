@@ -30,8 +30,8 @@ reconnect.backoff.ms: The pause before the first such try; it doubles with each 
 request.timeout.ms: How long the client waits for the answer to a request.
 retry.backoff.max.ms: The longest pause before a failed request is sent again.
 retry.backoff.ms: The pause before the first such retry; it doubles with each failure.
-sasl.jaas.config: User and password, or the options of another mechanism, as a JAAS line of Kafka, for files
-  that are shared with Java clients. `tokenauth="true"` makes them those of a delegation token.
+sasl.jaas.config: A JAAS line of Kafka with user and password, or with the options of another mechanism. Java
+  clients take the same line. With `tokenauth="true"` user and password belong to a delegation token.
 sasl.kerberos.service.name: The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the
   package `gssapi`. The ticket is the system's, or `sasl.jaas.config` has `keyTab` and `principal`.
 sasl.login.callback.handler.class: As `sasl.oauth.token.provider`. Kafka's own classes are understood, too:
@@ -78,8 +78,8 @@ ssl.keystore.password: The password of `ssl.keystore.location`, if that is a JKS
 ssl.keystore.type: The format of `ssl.keystore.location`. If it is not set, the client finds it out.
 ssl.protocol: The version of TLS if `ssl.enabled.protocols` is empty.
 ssl.truststore.certificates: The certificates that the client trusts, as PEM text.
-ssl.truststore.location: A file with the certificates that the client trusts. Without it and
-  `ssl.truststore.certificates` the client trusts those of the system.
+ssl.truststore.location: A file with the certificates that the client trusts. A client without this setting
+  and without `ssl.truststore.certificates` trusts the certificates of the system.
 ssl.truststore.password: The password of `ssl.truststore.location`, if that is a JKS or PKCS12 store.
 ssl.truststore.type: The format of `ssl.truststore.location`. If it is not set, the client finds it out.
 """

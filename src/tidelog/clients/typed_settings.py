@@ -52,8 +52,8 @@ class ClientConfig(TypedDict, total=False):
     retry_backoff_ms: int
     """The pause before the first such retry; it doubles with each failure."""
     sasl_jaas_config: str | Password | None
-    """User and password, or the options of another mechanism, as a JAAS line of Kafka, for files that are
-    shared with Java clients. `tokenauth="true"` makes them those of a delegation token.
+    """A JAAS line of Kafka with user and password, or with the options of another mechanism. Java clients
+    take the same line. With `tokenauth="true"` user and password belong to a delegation token.
     """
     sasl_kerberos_service_name: str | None
     """The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the package `gssapi`. The
@@ -138,8 +138,8 @@ class ClientConfig(TypedDict, total=False):
     ssl_truststore_certificates: str | Password | None
     """The certificates that the client trusts, as PEM text."""
     ssl_truststore_location: str | None
-    """A file with the certificates that the client trusts. Without it and `ssl.truststore.certificates` the
-    client trusts those of the system.
+    """A file with the certificates that the client trusts. A client without this setting and without
+    `ssl.truststore.certificates` trusts the certificates of the system.
     """
     ssl_truststore_password: str | Password | None
     """The password of `ssl.truststore.location`, if that is a JKS or PKCS12 store."""

@@ -32,6 +32,18 @@ DENIED = "no access rule allows this to the client"
 """The message of an error. It does not say whether the resource exists."""
 
 
+REMEMBERED_TOPICS = 1_000
+"""How many topics a connection remembers that it may read, and that it may write."""
+
+
+def topic_name(services: Services, topic: str | bytes) -> str | None:
+    """The name of a topic by its name or id; None if there is no topic with this id."""
+    if isinstance(topic, str):
+        return topic
+    found = services.metadata.snapshot.topic_by_id(topic)
+    return None if found is None else found.name
+
+
 def is_allowed(
     services: Services,
     request: Request,

@@ -48,9 +48,11 @@ from tidelog.server.apis.authorization import (
     CLUSTER,
     CLUSTER_ACTION,
     READ,
+    REMEMBERED_TOPICS,
     TOPIC,
     allowed_names,
     is_allowed,
+    topic_name,
 )
 from tidelog.server.apis.current_leader import CurrentLeaders
 from tidelog.server.apis.fetch_answer import FetchAnswerWriter, writer_for
@@ -66,9 +68,6 @@ LEADERS_FROM = 16
 
 RACKS_FROM = 11
 """The first version that names the rack of the consumer; consumers may read from followers from it on."""
-
-REMEMBERED_TOPICS = 1_000
-"""How many topics a connection remembers that it may read, about."""
 
 IN_ONE_GO = 1_000
 """A request with more partitions is handled in slices, between other requests."""
@@ -154,7 +153,7 @@ def _denied(services: Services, request: Request, context: FetchContext, *, is_f
     if not is_follower and generation is not None and _is_remembered(services, request, context, generation):
         return NONE_UNKNOWN
     due = context.due()
-    names = {wanted.topic: _name(services, wanted.topic) for wanted in due}
+    names = {wanted.topic: topic_name(services, wanted.topic) for wanted in due}
     allowed: set[str] = set()
     if not is_follower:
         allowed = allowed_names(
@@ -190,13 +189,6 @@ def _is_remembered(services: Services, request: Request, context: FetchContext, 
                 return False
     services.audit.allowed += count
     return True
-
-
-def _name(services: Services, topic: str | bytes) -> str | None:
-    if isinstance(topic, str):
-        return topic
-    found = services.metadata.snapshot.topic_by_id(topic)
-    return None if found is None else found.name
 
 
 def _exempt_follower(services: Services, request: Request) -> None:

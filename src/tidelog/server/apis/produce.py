@@ -53,7 +53,15 @@ from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import NotOneBatch
 from tidelog.records.loops import parse_produce
 from tidelog.server.apis.api import Api
-from tidelog.server.apis.authorization import TOPIC, TRANSACTIONAL_ID, WRITE, allowed_names, is_allowed
+from tidelog.server.apis.authorization import (
+    REMEMBERED_TOPICS,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    allowed_names,
+    is_allowed,
+    topic_name,
+)
 from tidelog.server.apis.current_leader import CurrentLeaders
 from tidelog.server.services import Services
 from tidelog.slices import Slices
@@ -95,9 +103,6 @@ Slot = tuple[str | bytes, int]
 
 LEADERS_FROM = 10
 """The first version whose answer names the present leaders."""
-
-REMEMBERED_TOPICS = 1_000
-"""How many topics a connection remembers that it may write to."""
 
 REMEMBERED_NAME = 249
 """The longest transactional id that a connection remembers."""
@@ -212,7 +217,7 @@ def refused_topics(
     ):
         refused = TransactionalIdAuthorizationFailed("the client may not use the transactional id")
         return dict.fromkeys(topics, refused)
-    names = {topic: _name(services, topic) for topic in topics}
+    names = {topic: topic_name(services, topic) for topic in topics}
     allowed = allowed_names(
         services, request, WRITE, TOPIC, [name for name in names.values() if name is not None]
     )
@@ -246,14 +251,6 @@ def _remember(
 def transactional_key(transactional_id: str) -> str:
     """The key of a transactional id among the topics that a connection may write to; no topic has a slash."""
     return f"/{transactional_id}"
-
-
-def _name(services: Services, topic: str | bytes) -> str | None:
-    """The name of a topic; None if there is no topic with this id."""
-    if isinstance(topic, str):
-        return topic
-    found = services.metadata.snapshot.topic_by_id(topic)
-    return None if found is None else found.name
 
 
 def _target(

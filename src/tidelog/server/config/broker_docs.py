@@ -292,7 +292,7 @@ ssl.principal.mapping.rules: Rules that make the name of a principal from the na
   by commas: DEFAULT, or RULE:pattern/replacement/ with L or U behind it. The first that matches counts.
 ssl.protocol: The version of TLS, if ssl.enabled.protocols is empty.
 ssl.truststore.certificates: The trusted certificates as PEM text, in place of a file.
-ssl.truststore.location: The file of the certificates that are trusted: those of authorities or of clients.
+ssl.truststore.location: The file of trusted certificates, of authorities or of single clients.
 ssl.truststore.password: The password of the trust store; a PEM file has none.
 ssl.truststore.type: The format of the trust store: JKS, PKCS12 or PEM. Without this setting the file tells.
 super.users: Principals that may do everything whatever the access rules say, separated by semicolons:
