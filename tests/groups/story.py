@@ -123,13 +123,13 @@ class SteadyWriter:
         self._ends.set()
         self._thread.join(60)
         assert not self._thread.is_alive(), "the producer does not end"
-        assert self.errors == []
+        assert self.errors == [], f"the producer failed: {self.errors}"
 
     def write(self, partition: int, values: Sequence[str]) -> None:
         for value in values:
             self._write(value, partition)
         assert self._producer.flush(50) == 0
-        assert self.errors == []
+        assert self.errors == [], f"the producer failed: {self.errors}"
 
     def _run(self) -> None:
         from confluent_kafka import KafkaException

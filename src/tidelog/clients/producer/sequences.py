@@ -17,6 +17,8 @@ from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 log = logging.getLogger("tidelog.clients")
 
 LAST_EPOCH = 0x7FFF - 1
+REMEMBERED_BATCHES = 5
+"""A broker recognises a batch that is sent again among the last five of the producer, not before them."""
 NEVER_ACKED = -1
 
 
@@ -49,6 +51,9 @@ class Sequences:
             return False
         if not queue.in_flight:
             return True
+        if len(queue.in_flight) >= REMEMBERED_BATCHES:
+            # The limit of a connection is not enough: the others may be on their way to an earlier leader.
+            return False
         # A broker accepts any sequence number of an unknown producer. If the very first batch failed and the
         # second were written, the first could never be.
         return queue.last_acked_sequence != NEVER_ACKED and not self._is_stale(queue)
