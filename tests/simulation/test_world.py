@@ -163,6 +163,18 @@ def test_a_host_without_power_says_nothing_until_it_is_back(world: World) -> Non
     assert isinstance(caller.error, ConnectionResetError)
 
 
+def test_a_connection_to_a_host_without_power_is_asked_for_again(world: World) -> None:
+    echo, caller = Echo(), Caller()
+    world.network.power_off("server")
+    world.start("a", "client", caller.main)
+    world.run(2.0)
+    assert caller.error is None
+    world.network.power_on("server")
+    world.start("server", "server", echo.main)
+    world.run(3.0)
+    assert caller.answers
+
+
 def test_a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced(world: World) -> None:
     async def main(process: Process) -> None:
         disk = process.host.disk

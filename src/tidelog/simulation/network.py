@@ -26,6 +26,9 @@ WINDOW_BYTES: Final = 1 << 18
 FIRST_DESCRIPTOR: Final = 1_000_000
 FIRST_EPHEMERAL_PORT: Final = 40_000
 
+FIRST_REPEAT_SECONDS: Final = 1.0
+"""The wait before a connection attempt is repeated, as in Linux; each further wait is twice as long."""
+
 At = Callable[[float, Callable[[], None]], None]
 """Calls a function after a delay in seconds."""
 
@@ -35,7 +38,7 @@ Address = tuple[str, int]
 class Network:
     def __init__(self, rng: random.Random, after: At) -> None:
         self._rng = rng
-        self._after = after
+        self.after = after
         self._sockets: dict[int, SimSocket] = {}
         self._listening: dict[Address, SimSocket] = {}
         self._descriptor = FIRST_DESCRIPTOR
@@ -93,8 +96,8 @@ class Network:
 
     def restore(self, source: str, target: str) -> None:
         self._cut.discard((source, target))
-        for action in self._held.pop((source, target), []):
-            self._arrive(source, target, action)
+        for arrive in self._held.pop((source, target), []):
+            arrive()
 
     def restore_all(self) -> None:
         self._slow.clear()
@@ -115,6 +118,9 @@ class Network:
     def power_off(self, host: str) -> None:
         self._down.add(host)
 
+    def has_power(self, host: str) -> bool:
+        return host not in self._down
+
     def power_on(self, host: str) -> None:
         self._down.discard(host)
         for sock in list(self._sockets.values()):
@@ -130,17 +136,30 @@ class Network:
         return seconds if slow is None else seconds + self._rng.uniform(0.2, 1.0) * slow
 
     def send(
-        self, source: str, target: str, not_before: float, action: Callable[[], None], now: float = 0.0
+        self,
+        source: str,
+        target: str,
+        not_before: float,
+        action: Callable[[], None],
+        now: float = 0.0,
+        *,
+        even_without_power: bool = False,
     ) -> float:
-        """Let `action` happen at the target, at the earliest at `not_before`; returns when."""
+        """Let `action` happen at the target, at the earliest at `not_before`; returns when.
+
+        It does not happen if the target has no power then, unless `even_without_power`.
+        """
         delay = max(self.latency(source, target), not_before - now)
-        self._after(delay, lambda: self._arrive(source, target, action))
+        self.after(delay, lambda: self._arrive(source, target, action, even_without_power))
         return now + delay
 
-    def _arrive(self, source: str, target: str, action: Callable[[], None]) -> None:
+    def _arrive(
+        self, source: str, target: str, action: Callable[[], None], even_without_power: bool = False
+    ) -> None:
         if (source, target) in self._cut:
-            self._held.setdefault((source, target), []).append(action)
-        elif target not in self._down:
+            again = lambda: self._arrive(source, target, action, even_without_power)  # noqa: E731
+            self._held.setdefault((source, target), []).append(again)
+        elif even_without_power or target not in self._down:
             action()
 
 
@@ -218,10 +237,25 @@ class SimSocket:
         return sock, sock.getpeername()
 
     def connect(self, address: Address, done: Callable[[OSError | None], None]) -> None:
-        """Connect to a listening socket, then call `done`; a host without power never answers."""
+        """Connect to a listening socket, then call `done`; a host without power does not answer."""
         self.address = (self.host, self._network.new_port())
         self._peer_address = address
-        self._network.send(self.host, address[0], 0.0, lambda: self._knock(address, done))
+        self._ask(address, done, FIRST_REPEAT_SECONDS)
+
+    def _ask(self, address: Address, done: Callable[[OSError | None], None], wait: float) -> None:
+        """Send the request for a connection, and again while the host has no power."""
+
+        def arrive() -> None:
+            if self._network.has_power(address[0]):
+                self._knock(address, done)
+            else:
+                self._network.after(wait, again)
+
+        def again() -> None:
+            if not self._closed:
+                self._ask(address, done, 2 * wait)
+
+        self._network.send(self.host, address[0], 0.0, arrive, even_without_power=True)
 
     def _knock(self, address: Address, done: Callable[[OSError | None], None]) -> None:
         """At the target: a listening socket makes a socket for this connection."""
