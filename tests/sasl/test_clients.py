@@ -253,6 +253,36 @@ def test_aiokafka(broker: Broker, mechanism: str) -> None:
     assert asyncio.run(send()) == "demo"
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_kafka_python_and_aiokafka_with_a_wrong_password(broker: Broker, mechanism: str) -> None:
+    import aiokafka
+    import aiokafka.errors
+    import kafka.errors
+
+    settings: dict[str, object] = {
+        "bootstrap_servers": broker.address_of("SASL"),
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": USERS[mechanism][0],
+        "sasl_plain_password": "wrong",
+    }
+    # After a handshake of version 0 a refusal has no words: Kafka closes the connection as well.
+    with pytest.raises(kafka.errors.KafkaTimeoutError):
+        kafka.KafkaProducer(**settings, bootstrap_timeout_ms=1000)
+
+    async def log_in() -> None:
+        producer = aiokafka.AIOKafkaProducer(**settings)
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    # aiokafka tries every broker of its list, logs the refusal of each, and then says this.
+    with pytest.raises(aiokafka.errors.KafkaConnectionError):
+        asyncio.run(log_in())
+    assert metric(broker, "failed_authentication_total", "SASL") >= 2
+
+
 @pytest.mark.parametrize(
     "claims", [{"iss": "them"}, {"aud": "others"}, {"exp": 1000}, {"iat": time.time() + 600}]
 )
