@@ -179,3 +179,48 @@ def test_a_folder_of_too_few_brokers_says_so(folder: Path) -> None:
     (folder.parent / "empty").mkdir()
     with pytest.raises(FolderRefused, match=r"scram-users\.json"):
         SecurityFolder(folder.parent / "empty").users()
+
+
+def certificate_of(file: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificates(file.read_bytes())[0]
+
+
+@pytest.mark.parametrize("key_type", ["EC", "RSA"])
+def test_certificates_are_renewed_and_the_rest_stays(tmp_path: Path, key_type: str) -> None:
+    folder = tmp_path / "security"
+    names = ("--brokers", "1", "--san", "kafka.example,10.0.0.7")
+    assert init(folder, *names, "--days", "3", "--key-type", key_type).exit_code == 0
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    old = certificate_of(folder / "broker-1.pem")
+    result = CliRunner().invoke(main, ["security", "renew", str(folder), "--days", "90"])
+    assert result.exit_code == 0, result.output
+    after = {file.name: file.read_bytes() for file in folder.iterdir()}
+    renewed = {f"{name}.{end}" for name in ("broker-1", "client", "admin") for end in ("pem", "p12")}
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == renewed
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    new = certificate_of(folder / "broker-1.pem")
+    new.verify_directly_issued_by(certificate_of(folder / "ca.pem"))
+    assert (new.not_valid_after_utc - new.not_valid_before_utc).days == 90
+    assert new.public_key() != old.public_key()
+    assert new.subject == old.subject
+    for kind in (x509.SubjectAlternativeName, x509.ExtendedKeyUsage, x509.KeyUsage):
+        assert new.extensions.get_extension_for_class(kind) == old.extensions.get_extension_for_class(kind)
+    password = next(
+        line.partition("=")[2]
+        for line in (folder / "broker-1.properties").read_text().splitlines()
+        if line.removeprefix("#").startswith("ssl.keystore.password=")
+    )
+    store = pkcs12.load_pkcs12((folder / "broker-1.p12").read_bytes(), password.encode())
+    assert store.cert is not None
+    assert store.cert.certificate == new
+
+
+def test_a_folder_that_cannot_renew_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "security"
+    assert init(folder, "--brokers", "1").exit_code == 0
+    with pytest.raises(FolderRefused, match=r"the authority is valid until .*: name fewer --days"):
+        SecurityFolder(folder).renew(36_500)
+    (folder / "ca.key").unlink()
+    with pytest.raises(FolderRefused, match="only the folder with the authority's key can renew"):
+        SecurityFolder(folder).renew(30)

@@ -102,6 +102,31 @@ def init(
     print_folder(folder, options.brokers[0].broker_id, local=hosts is None)
 
 
+@security.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--days",
+    type=click.IntRange(1, 36500),
+    default=365,
+    show_default=True,
+    help="How long the new certificates are valid.",
+)
+def renew(folder: Path, days: int) -> None:
+    """Make new keys and certificates for the brokers and users of DIR, signed by the same authority.
+
+    Running brokers on this machine notice the new files by themselves. Users, passwords and settings stay.
+    """
+    from tidelog.security.security_folder import FolderRefused, SecurityFolder
+
+    try:
+        files = SecurityFolder(folder).renew(days)
+    except FolderRefused as error:
+        raise click.ClickException(str(error)) from None
+    for file in files:
+        click.echo(str(file))
+    click.echo(f"Renewed for {days} days. Copy the files of brokers on other hosts to them.")
+
+
 @security.command("add-users")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--zookeeper", required=True, metavar="HOST:PORT,...[/CHROOT]", help="The tree of the cluster.")

@@ -1,7 +1,7 @@
 """A certificate authority for one cluster: keys, certificates and key stores, as PEM and PKCS12.
 
-The authority lives in two files and signs certificates of brokers and clients. Brokers and Kafka's own
-programs read the PEM files and the PKCS12 stores alike.
+The authority lives in two files. It signs certificates of brokers and clients, first and again when they are
+renewed. Brokers and Kafka's own programs read the PEM files and the PKCS12 stores alike.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CertificateAuthority:
     @classmethod
     def create(cls, name: str, key_type: str = "EC", days: int = 365) -> CertificateAuthority:
         key = new_key(key_type)
-        builder = _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), None, key, days)
+        builder = _builder(_subject(name), None, key, days)
         usage = x509.KeyUsage(
             digital_signature=False,
             content_commitment=False,
@@ -87,13 +87,34 @@ class CertificateAuthority:
         )
         return cls(KeyPair(key, certificate), key_type, days)
 
+    @classmethod
+    def load(cls, key_pem: bytes, certificate_pem: bytes, days: int) -> CertificateAuthority:
+        """The authority of `create` again. ValueError if these are not its key and certificate."""
+        key = serialization.load_pem_private_key(key_pem, None)
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+            raise ValueError("the key is neither an EC nor an RSA key")
+        if key.public_key() != certificate.public_key():
+            raise ValueError("the key and the certificate do not belong together")
+        return cls(KeyPair(key, certificate), "RSA" if isinstance(key, rsa.RSAPrivateKey) else "EC", days)
+
+    def renewed(self, certificate: x509.Certificate) -> KeyPair:
+        """A new key with a certificate for the same subject, names and uses."""
+        found = certificate.extensions
+        usages = found.get_extension_for_class(x509.ExtendedKeyUsage).value
+        try:
+            names = list(found.get_extension_for_class(x509.SubjectAlternativeName).value)
+        except x509.ExtensionNotFound:
+            names = []
+        return self._issue(certificate.subject, list(usages), names)
+
     def broker(self, name: str, alternative_names: Iterable[str]) -> KeyPair:
         """A certificate for both sides: a broker accepts connections, and connects to other brokers."""
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        return self._issue(name, both, list(alternative_names))
+        return self._issue(_subject(name), both, [general_name(text) for text in alternative_names])
 
     def client(self, name: str) -> KeyPair:
-        return self._issue(name, [ExtendedKeyUsageOID.CLIENT_AUTH], [])
+        return self._issue(_subject(name), [ExtendedKeyUsageOID.CLIENT_AUTH], [])
 
     def certificate_pem(self) -> bytes:
         return _pem(self.pair.certificate)
@@ -106,11 +127,13 @@ class CertificateAuthority:
         )
 
     def _issue(
-        self, name: str, usages: Sequence[x509.ObjectIdentifier], alternative_names: Sequence[str]
+        self,
+        subject: x509.Name,
+        usages: Sequence[x509.ObjectIdentifier],
+        alternative_names: Sequence[x509.GeneralName],
     ) -> KeyPair:
         signer = self.pair.certificate
         key = new_key(self._key_type)
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(
             digital_signature=True,
             content_commitment=False,
@@ -134,8 +157,7 @@ class CertificateAuthority:
             )
         )
         if alternative_names:
-            names = x509.SubjectAlternativeName([general_name(text) for text in alternative_names])
-            builder = builder.add_extension(names, critical=False)
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
         return KeyPair(key, builder.sign(self.pair.key, hashes.SHA256()), (signer,))
 
 
@@ -154,6 +176,10 @@ def general_name(text: str) -> x509.GeneralName:
     if not text or len(text) > 253 or not all(part and len(part) < 64 for part in text.split(".")):
         raise ValueError(f"{text!r} is neither an address nor the name of a host")
     return x509.DNSName(text.encode("idna").decode() if not text.isascii() else text)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _builder(

@@ -30,7 +30,7 @@ MECHANISM = "SCRAM-SHA-512"
 ITERATIONS = 8192
 BROKER_USER, ADMIN_USER, CLIENT_USER = "broker", "admin", "client"
 USERS_FILE = "scram-users.json"
-AUTHORITY_FILE = "ca.pem"
+AUTHORITY_KEY, AUTHORITY_FILE = "ca.key", "ca.pem"
 TRUSTSTORE = "truststore.p12"
 LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
@@ -71,7 +71,7 @@ class FolderOptions:
 
 
 class SecurityFolder:
-    """`create` makes all files; `users` and `broker_properties` find them again."""
+    """`create` makes all files, `renew` new certificates; `users` and `broker_properties` find the files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,6 +90,69 @@ class SecurityFolder:
         except OSError as error:
             raise FolderRefused(f"{error.filename or self.path}: {error.strerror}") from None
         return [self.path / name for name in files]
+
+    def renew(self, days: int) -> list[Path]:
+        """Replace every key and certificate but the authority's, and return the files.
+
+        The passwords of stores stay. FolderRefused if the authority is not here, or ends before.
+        """
+        from cryptography import x509
+
+        authority = self._authority(days)
+        files: dict[Path, bytes] = {}
+        for file in sorted(self.path.glob("*.pem")):
+            if file.name == AUTHORITY_FILE:
+                continue
+            try:
+                pair = authority.renewed(x509.load_pem_x509_certificates(file.read_bytes())[0])
+            except (ValueError, x509.ExtensionNotFound):
+                raise FolderRefused(f"{file} has no certificate of this folder's authority") from None
+            files[file] = pair.key_pem() + pair.certificate_pem()
+            store = file.with_suffix(".p12")
+            files[store] = pair.keystore_pkcs12(file.stem, self._store_password(file.stem))
+        try:
+            for file, content in files.items():
+                fresh = file.with_name(f".{file.name}.new")
+                self._write(fresh, content)
+                fresh.replace(file)  # at once: a broker that reads it meanwhile has the old or the new one
+        except OSError as error:
+            raise FolderRefused(f"{error.filename or self.path}: {error.strerror}") from None
+        return list(files)
+
+    def _authority(self, days: int) -> CertificateAuthority:
+        from datetime import UTC, datetime, timedelta
+
+        from tidelog.security.certificates import CertificateAuthority
+
+        key, certificate = self.path / AUTHORITY_KEY, self.path / AUTHORITY_FILE
+        try:
+            authority = CertificateAuthority.load(key.read_bytes(), certificate.read_bytes(), days)
+        except OSError as error:
+            raise FolderRefused(
+                f"{error.filename}: {error.strerror}; only the folder with the authority's key can renew"
+            ) from None
+        except ValueError as error:
+            raise FolderRefused(f"{key} and {certificate.name}: {error}") from None
+        end = authority.pair.certificate.not_valid_after_utc
+        if datetime.now(UTC) + timedelta(days=days) > end:
+            raise FolderRefused(
+                f"the authority is valid until {end:%Y-%m-%d}: name fewer --days, or make a new folder"
+                " with init"
+            )
+        return authority
+
+    def _store_password(self, name: str) -> str:
+        """The password of a key store, from the settings that name it, perhaps as a comment."""
+        file = self.path / f"{name}.properties"
+        try:
+            lines = file.read_text().splitlines()
+        except OSError as error:
+            raise FolderRefused(f"{file}: {error.strerror}") from None
+        for line in lines:
+            setting, _, value = line.removeprefix("#").partition("=")
+            if setting == "ssl.keystore.password":
+                return value
+        raise FolderRefused(f"{file} has no ssl.keystore.password")
 
     def broker_properties(self, broker_id: int) -> Path:
         """The settings of a broker. FolderRefused if there are none."""
@@ -150,7 +213,7 @@ class _Files:
         authority = CertificateAuthority.create("tidelog cluster authority", options.key_type, days)
         authority.days = options.days
         files = {
-            "ca.key": authority.pair.key_pem(),
+            AUTHORITY_KEY: authority.pair.key_pem(),
             AUTHORITY_FILE: authority.certificate_pem(),
             TRUSTSTORE: authority.truststore_pkcs12("ca", self._truststore_password),
         }
