@@ -11,8 +11,10 @@ from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.nodes import encode_config
 from tidelog.metadata.threaded_tree import ThreadedTree
 from tidelog.metadata.zookeeper import ZooKeeperTree
+from tidelog.security.password_encoder import PasswordEncoder
 
 Export = Callable[..., Result]
 CLUSTER = b'{"version":"1","id":"Y2x1c3RlciBmb3IgYSB0ZXN"}'
@@ -79,3 +81,29 @@ def test_the_zookeeper_must_be_named(folder: Path) -> None:
     refused = CliRunner().invoke(main, ["tree", "export", str(folder)])
     assert refused.exit_code == 2
     assert "--zookeeper" in refused.stderr
+
+
+@pytest.mark.parametrize("entity", ["1001", "<default>"])
+def test_a_password_that_is_not_encrypted_stays_here(
+    export: Export, folder: Path, tmp_path: Path, entity: str
+) -> None:
+    name = "listener.name.outside.ssl.key.password"
+    with EmbeddedTree(folder / FILE_NAME) as tree:
+        stored = {"log.cleaner.threads": "2", name: "planted-secret"}
+        tree.create(f"/config/brokers/{entity}", encode_config(stored), make_parents=True)
+    refused = export()
+    assert refused.exit_code == 1
+    assert f"the stored settings of broker {entity} have the password {name} unencrypted" in refused.stderr
+    assert "planted-secret" not in refused.output
+    with EmbeddedTree(tmp_path / "target") as target:
+        assert target.exists("/cluster/id") is None
+
+
+def test_an_encrypted_password_is_exported(export: Export, folder: Path, tmp_path: Path) -> None:
+    encoded = PasswordEncoder("the secret", None, "PBKDF2WithHmacSHA512").encode("planted-secret")
+    with EmbeddedTree(folder / FILE_NAME) as tree:
+        stored = encode_config({"listener.name.outside.ssl.key.password": encoded})
+        tree.create("/config/brokers/1001", stored, make_parents=True)
+    assert export().exit_code == 0
+    with EmbeddedTree(tmp_path / "target") as target:
+        assert target.get("/config/brokers/1001")[0] == stored

@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from tidelog.metadata.export import Exported
+    from tidelog.metadata.tree import Tree
 
 
 @click.group()
@@ -57,6 +58,7 @@ async def _export(file: Path, zookeeper: str, force: bool) -> Exported:
         EmbeddedTree(file) as source,
         click.progressbar(length=1, label="Nodes", file=sys.stderr) as bar,
     ):
+        refuse_passwords(source)
 
         def show(done: int, total: int) -> None:
             bar.length = total
@@ -67,3 +69,22 @@ async def _export(file: Path, zookeeper: str, force: bool) -> Exported:
             return await export_tree(source, target, force=force, progress=show)
         finally:
             await target.close()
+
+
+def refuse_passwords(source: Tree) -> None:
+    """ExportRefused if a broker has stored a password that the target would show to everyone."""
+    from tidelog.metadata import paths
+    from tidelog.metadata.export import ExportRefused
+    from tidelog.metadata.nodes import decode_config
+    from tidelog.metadata.tree import walk
+    from tidelog.server.config.stored_passwords import unencrypted_passwords
+
+    for path, data, _ in walk(source, f"{paths.CONFIG}/brokers"):
+        names = unencrypted_passwords(decode_config(data)) if data else []
+        if names:
+            broker = path.rpartition("/")[2]
+            raise ExportRefused(
+                f"the stored settings of broker {broker} have the password {names[0]} unencrypted, and Kafka"
+                " would not take it: start the broker and delete it with tidelog configs --alter"
+                f" --delete-config {names[0]}, or set password.encoder.secret and store it again"
+            )

@@ -90,6 +90,16 @@ class StoredPasswords:
         )
 
 
+def unencrypted_passwords(stored: Mapping[str, str]) -> list[str]:
+    """The names of stored settings whose passwords everyone can read who reads the tree."""
+    passwords = [name for name in stored if _is_password(name)]
+    if not passwords:
+        return []
+    from tidelog.security.password_encoder import is_encoded
+
+    return [name for name in passwords if not is_encoded(stored[name])]
+
+
 def _is_password(name: str) -> bool:
     key = key_of(name)
     return key is not None and key.type is ConfigType.PASSWORD
