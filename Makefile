@@ -11,10 +11,12 @@ PORT   ?= 9092
 JOBS   ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 # What runs on one broker in `make test` and on three in `make test-cluster`.
 CLUSTER_SUITES := $(addprefix tests/,clients cli groups transactions exactly_once interop behaviour)
+# What also runs on three brokers with TLS, SCRAM and ACLs, in `make test-secure`.
+SECURE_SUITES := $(addprefix tests/,groups transactions exactly_once chaos security/test_secure_cluster.py)
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := $(VENV)-spark-4.2
 
-.PHONY: help run test test-long test-cluster test-spark-4.2 test-kafka test-cassandra test-other-clients check bench bench-kafka dist docs clean
+.PHONY: help run test test-long test-cluster test-secure test-spark-4.2 test-kafka test-cassandra test-other-clients check bench bench-kafka dist docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -55,6 +57,9 @@ test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and 
 
 test-cluster: $(STAMP) ## the suites of clients, groups and transactions on three brokers and a real ZooKeeper (needs Java 17+)
 	TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not long' $(CLUSTER_SUITES)
+
+test-secure: $(STAMP) ## the suites of groups, transactions and faults on three brokers with TLS, SCRAM and ACLs (needs Java 17+)
+	TIDELOG_TEST_SECURITY=1 TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not long' $(SECURE_SUITES)
 
 test-spark-4.2: $(SPARK_4_2)/.installed ## the tests with Spark on PySpark 4.2 (needs Java 17+; from PyPI into .venv-spark-4.2)
 	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not other_clients and not long' tests/spark

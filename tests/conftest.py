@@ -6,9 +6,13 @@ import signal
 
 from hypothesis import settings
 
+from tests.support import secure_clients
+
 # How long an example takes says something of the machine, nothing of the code.
 settings.register_profile("without-deadline", deadline=None)
 settings.load_profile("without-deadline")
+
+secure_clients.install_if_secured()
 
 
 def pytest_configure() -> None:

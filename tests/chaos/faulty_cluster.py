@@ -69,10 +69,19 @@ class _ProxiedBrokers(ClusterOfBrokers):
     """Each broker connects to ZooKeeper through its own proxy, and has settings of its own."""
 
     def __init__(
-        self, folder: Path, own_settings: Mapping[int, Mapping[str, str]], settings: Mapping[str, str]
+        self,
+        folder: Path,
+        own_settings: Mapping[int, Mapping[str, str]],
+        settings: Mapping[str, str],
+        tree: str,
     ) -> None:
         super().__init__(folder, len(own_settings), settings, zookeeper="unused:1")
         self._own_settings = own_settings
+        self._tree = tree
+
+    @property
+    def tree(self) -> str:
+        return self._tree
 
     def add(self, broker_id: int, settings: Mapping[str, str] | None = None) -> Broker:
         return super().add(broker_id, {**self._own_settings[broker_id], **(settings or {})})
@@ -117,7 +126,7 @@ class FaultyCluster:
         self._stack.callback(self._close_kazoo)
         self.kazoo.start()
         self._probes = WatchProbes(self.kazoo, self._soon)
-        self.brokers = _ProxiedBrokers(self.folder, own_settings, self._settings)
+        self.brokers = _ProxiedBrokers(self.folder, own_settings, self._settings, self.server.address)
         self._stack.callback(self._close_brokers)
         self.brokers.start()
 

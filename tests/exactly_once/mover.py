@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from tests.exactly_once.history import Diary
 from tests.exactly_once.sessions import KAFKA_PYTHON_SECONDS, within
+from tests.support import secure_clients
 from tidelog.simulation.checks.transaction_history import FAIL, INFO, OK, Entry, Line
 
 if TYPE_CHECKING:
@@ -310,6 +311,7 @@ class KafkaPythonLoop(Loop):
 
 
 def main() -> None:
+    secure_clients.install_if_secured()
     task = Mover(**json.loads(sys.argv[1]))
     loop = {"confluent-kafka": ConfluentLoop, "kafka-python": KafkaPythonLoop}[task.flavour](task)
 

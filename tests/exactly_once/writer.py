@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.exactly_once.history import Diary, History
 from tests.exactly_once.sessions import Ended, Refused, make_session
+from tests.support import secure_clients
 from tidelog.simulation.checks.transaction_history import (
     COMMITTED,
     FAIL,
@@ -178,6 +179,7 @@ class WriterProcess:
 
 
 def main() -> None:
+    secure_clients.install_if_secured()
     process = WriterProcess(Writer.parse(sys.argv[1]))
 
     def stop(*_: object) -> None:

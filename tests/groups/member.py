@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.groups.history import Diary
+from tests.support import secure_clients
 from tidelog.simulation.checks.ledger import POLL_RECORDS, FencedError, Ledger, Partition
 
 POLL_SECONDS = 0.1
@@ -381,6 +382,7 @@ def main() -> int:
         ledger.stopping = True
 
     signal.signal(signal.SIGTERM, stop)
+    secure_clients.install_if_secured(member.client)
     ledger.note("started", f"{member.client} {member.strategy}")
     try:
         RUN[member.client](member, ledger)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tests.support import secure
 from tests.support.wait import eventually
 
 READY_SECONDS = 120.0
@@ -30,6 +31,7 @@ class Broker:
         properties: Path | None = None,
         host: str = "127.0.0.1",
         keep_port: bool = True,
+        protocol: str = "PLAINTEXT",
     ) -> None:
         self.folder = folder
         self.data = folder / "data"
@@ -38,6 +40,7 @@ class Broker:
         self.host = host
         self.port = 0
         self._keep_port = keep_port
+        self._protocol = protocol
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self.ready_file = folder / "ready"
@@ -75,7 +78,7 @@ class Broker:
     def command(self, ready_file: Path) -> list[str]:
         settings = {"log.dirs": str(self.data), **self.settings}
         port = self.port if self._keep_port else 0
-        settings.setdefault("listeners", f"PLAINTEXT://{self.host}:{port}")
+        settings.setdefault("listeners", f"{self._protocol}://{self.host}:{port}")
         command = [sys.executable, "-m", "tidelog", "start"]
         if self.properties is not None:
             command.append(str(self.properties))
@@ -123,6 +126,8 @@ class Broker:
             self.close()
             raise
         self.host, self.port = host.strip("[]"), int(port)
+        if self._protocol == secure.PROTOCOL:
+            secure.remember(self.bootstrap)
         return self
 
     def wait(self, timeout: float = 30.0) -> int:
@@ -150,6 +155,8 @@ class Broker:
 
     def close(self) -> None:
         self.kill()
+        if self._protocol == secure.PROTOCOL:
+            secure.forget(self.bootstrap)
 
     def __enter__(self) -> Broker:
         return self if self.running else self.start()

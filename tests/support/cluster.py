@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support import secure
 from tests.support.broker import Broker
 from tests.support.wait import eventually
 from tests.support.zookeeper import zookeeper_server
@@ -32,6 +33,7 @@ class ClusterOfBrokers:
 
     `cluster[2].kill()`, `cluster[2].restart()` and `cluster[2].terminate()` act on one broker. `settings` are
     overrides of all brokers; `zookeeper` is a running one to use, with a chroot if several clusters share it.
+    With `secured` its listeners have TLS and SCRAM, and there are rules that let the tests do everything.
     """
 
     broker_class: type[Broker] = Broker
@@ -43,11 +45,13 @@ class ClusterOfBrokers:
         settings: Mapping[str, str] | None = None,
         *,
         zookeeper: str | None = None,
+        secured: bool | None = None,
     ) -> None:
         self.folder = folder
         self.settings = {**CLUSTER_SETTINGS, **(settings or {})}
         self.zookeeper = zookeeper
         self.brokers: dict[int, Broker] = {}
+        self.secured = secure.is_secured() if secured is None else secured
         self._count = brokers
         self._stack = ExitStack()
 
@@ -67,19 +71,34 @@ class ClusterOfBrokers:
         if self.zookeeper is None:
             server = self._stack.enter_context(zookeeper_server(self.folder / "zookeeper"))
             self.zookeeper = server.address
+        if self.secured:
+            secure.add_users(self.tree)
         for broker_id in range(1, self._count + 1):
             self.add(broker_id).launch()
         for broker in self.brokers.values():
             broker.await_ready()
         self.await_members()
+        if self.secured:
+            secure.allow_everything(self.bootstrap, [broker.bootstrap for broker in self.running])
         return self
+
+    @property
+    def tree(self) -> str:
+        """The address of ZooKeeper as the tests reach it."""
+        assert self.zookeeper is not None
+        return self.zookeeper
 
     def add(self, broker_id: int, settings: Mapping[str, str] | None = None) -> Broker:
         """Another broker of the cluster, not started yet."""
         assert self.zookeeper is not None
         own = {"broker.id": str(broker_id), "zookeeper.connect": self.zookeeper}
         folder = self.folder / f"broker-{broker_id}"
-        broker = self.broker_class(folder, {**self.settings, **own, **(settings or {})})
+        wanted = {**self.settings, **own, **(settings or {})}
+        if self.secured:
+            security = secure.broker_settings(broker_id)
+            broker = self.broker_class(folder, {**security, **wanted}, protocol=secure.PROTOCOL)
+        else:
+            broker = self.broker_class(folder, wanted)
         self.brokers[broker_id] = broker
         return self._stack.enter_context(_closed(broker))
 
@@ -96,7 +115,8 @@ class ClusterOfBrokers:
     def view(self, broker: Broker) -> tuple[int, set[int]]:
         """The controller and the ports of the live brokers, as a broker says."""
         try:
-            with Admin(bootstrap_servers=broker.bootstrap, client_id="view") as admin:
+            security = secure.properties() if self.secured else {}
+            with Admin({**security, "bootstrap.servers": broker.bootstrap, "client.id": "view"}) as admin:
                 found = admin.describe_cluster()
         except (KafkaError, OSError):
             return -1, set()

@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
+from tests.support import secure
 from tidelog.clients.connection import answer_body, request_frame
 from tidelog.protocol.json import Json, from_json, to_json
 from tidelog.protocol.message import Message
@@ -48,6 +49,23 @@ class RawConnection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
         self._received = bytearray()
+        if secure.is_secured_address(f"{address[0]}:{address[1]}"):
+            self._log_in()
+
+    def _log_in(self) -> None:
+        from tidelog.clients.security import answer_to, authentication
+
+        try:
+            self.socket = secure.encrypted(self.socket, self.address[0])
+            exchange = authentication(secure.client_security(), *self.address, None)
+            request = next(exchange)
+            while True:
+                request = exchange.send(self.ask(request, answer_to(request), 1))
+        except StopIteration:
+            return
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, request: Message, version: int, timeout: float | None = None) -> Message:
         """The answer to a request, as a message of the same version."""

@@ -142,6 +142,8 @@ def test_a_producer_that_is_replaced_is_fenced(running: AnyBroker, topic: str) -
 
 STOPPED = """
 import sys
+from tests.support import secure_clients
+secure_clients.install_if_secured("confluent-kafka")
 from confluent_kafka import Producer, KafkaException
 writer = Producer({"bootstrap.servers": sys.argv[1], "transactional.id": sys.argv[2]})
 writer.init_transactions(30)
