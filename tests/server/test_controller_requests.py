@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -24,7 +25,9 @@ from tests.cluster.world import SELF
 from tests.server.cluster_broker import BROKERS, CLIENTS, CONTROL, EPOCH, ClusterBroker
 from tests.storage.helpers import batch
 from tests.support.raw import NoAnswer, RawConnection
+from tests.support.wait import eventually
 from tidelog.clients.connection import answer_body, request_frame
+from tidelog.controller.interface import NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.network.limits import NetworkLimits
 from tidelog.protocol.message import Message
@@ -40,6 +43,7 @@ from tidelog.protocol.messages.controlled_shutdown import (
 )
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.principal import DefaultPrincipalData
@@ -444,3 +448,27 @@ def test_brokers_without_a_common_listener_are_known_by_it(broker: ClusterBroker
     brokers = [live_broker(SELF, (CLIENTS, BROKERS)), live_broker(OTHER, (BROKERS,))]
     assert error_code(broker.connect(), update_metadata(brokers=brokers), 8) == 0
     assert broker.metadata.snapshot.brokers[OTHER].endpoint(CLIENTS) is None
+
+
+def test_waits_for_an_internal_topic_do_not_fill_the_request_queue(tmp_path: Path) -> None:
+    """The topic becomes known by a request of the controller, which waits in the same queue."""
+    limits = NetworkLimits(queued_max_requests=2)
+    with ClusterBroker(tmp_path, limits) as broker:
+        created: list[NewTopic] = []
+        done = asyncio.Event()
+
+        async def ensure(topic: NewTopic) -> None:
+            created.append(topic)
+            await done.wait()
+
+        broker.services.internal_topics = SimpleNamespace(ensure=ensure)  # type: ignore[assignment]
+        clients = [broker.connect(CLIENTS) for _ in range(4)]
+        for number, client in enumerate(clients):
+            request = FindCoordinatorRequest(key=f"group-{number}", key_type=0)
+            client.send_bytes(request_frame(request, 3, 1, "member"))
+        eventually(lambda: len(created) == 4, "all four wait for the topic")
+        answer = broker.connect(BROKERS).ask(ApiVersionsRequest(), ApiVersionsResponse, 0)
+        assert answer.error_code == 0
+        broker.on_loop(done.set)
+        for client in clients:
+            client.receive_frame()

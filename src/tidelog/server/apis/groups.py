@@ -85,7 +85,7 @@ async def find_coordinator(
     found = []
     for number, key in enumerate(keys, 1):
         denied = _denied_key(services, request, body.key_type, key)
-        found.append(denied or await _coordinator(services, request.listener, body.key_type, key))
+        found.append(denied or await _coordinator(services, request, body.key_type, key))
         if number % KEYS_PER_TURN == 0:
             await asyncio.sleep(0)
     if batched:
@@ -119,10 +119,10 @@ def _denied_key(
 
 
 async def _coordinator(
-    services: Services, listener: str, key_type: int, key: str
+    services: Services, request: Request, key_type: int, key: str
 ) -> FindCoordinatorResponse.Coordinator:
     try:
-        broker_id, endpoint = await _leader_of(services, listener, key_type, key)
+        broker_id, endpoint = await _leader_of(services, request, key_type, key)
     except KafkaError as error:
         return FindCoordinatorResponse.Coordinator(
             key=key, node_id=-1, port=-1, error_code=error.code, error_message=str(error)
@@ -132,9 +132,14 @@ async def _coordinator(
     )
 
 
-async def _leader_of(services: Services, listener: str, key_type: int, key: str) -> tuple[int, Endpoint]:
+async def _leader_of(
+    services: Services, request: Request, key_type: int, key: str
+) -> tuple[int, Endpoint]:
     topic = _topic_of(services, key_type)
     if topic.name not in services.metadata.snapshot.topics:
+        # It does not count as in progress: a full request queue would hold up the controller's requests, and
+        # without these the topic never becomes known here.
+        request.waiting()
         await services.internal_topics.ensure(topic)
     state = services.metadata.snapshot
     found = state.topics.get(topic.name)
@@ -144,9 +149,9 @@ async def _leader_of(services: Services, listener: str, key_type: int, key: str)
     if partition is None:
         raise CoordinatorNotAvailable(f"the partition of {key} in {topic.name} is not known yet")
     broker = state.brokers.get(partition.leader)
-    endpoint = None if broker is None else broker.endpoint(listener)
+    endpoint = None if broker is None else broker.endpoint(request.listener)
     if endpoint is None:
-        raise CoordinatorNotAvailable(f"the coordinator of {key} cannot be reached over {listener}")
+        raise CoordinatorNotAvailable(f"the coordinator of {key} cannot be reached over {request.listener}")
     return partition.leader, endpoint
 
 
