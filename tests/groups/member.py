@@ -8,6 +8,7 @@ SIGTERM makes it leave its group politely. It ends without leaving when another 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import signal
@@ -374,6 +375,17 @@ RUN: Mapping[str, Callable[[Member, Ledger], None]] = {
 }
 
 
+def print_where(_signal: int, _frame: object) -> None:
+    """Print the stacks of all threads, and of all tasks of the loop that runs here, if one does."""
+    faulthandler.dump_traceback()
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:
+        return
+    for task in tasks:
+        task.print_stack(file=sys.stderr)
+
+
 def main() -> int:
     member = Member(**json.loads(sys.argv[1]))
     ledger = Ledger(member.name, member.instance, Diary(Path(member.history)))
@@ -382,6 +394,7 @@ def main() -> int:
         ledger.stopping = True
 
     signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGUSR1, print_where)
     secure_clients.install_if_secured(member.client)
     ledger.note("started", f"{member.client} {member.strategy}")
     try:

@@ -73,7 +73,12 @@ class MemberProcess:
         self._process.terminate()
 
     def wait(self) -> int:
-        return self._process.wait(LEAVE_SECONDS)
+        try:
+            return self._process.wait(LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGUSR1)  # its log says where it is
+            self._process.wait(2)
+            raise
 
     def kill(self) -> None:
         self._process.kill()
