@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidelog.spark.files import Files, join
+from tidelog.spark.tables.errors import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -28,10 +29,6 @@ VERSION = "_version"
 HIDDEN = "_tidelog"
 _MARKER = re.compile(r"(?P<writer>[^.]+)\.(?P<batch>\d+)\.(?P<attempt>[0-9a-f]+)\.(?P<state>moving|done)")
 _PLAIN_WRITER = re.compile(r"[A-Za-z0-9_/]+")
-
-
-class TableError(ValueError):
-    """A table cannot be written or read as asked. The message says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from tidelog.spark import compaction
 from tidelog.spark.files import Files, join
-from tidelog.spark.table_log import HIDDEN, VERSION, BatchFiles, Shape, TableError, TableLog, slug
+from tidelog.spark.table_log import HIDDEN, VERSION, BatchFiles, Shape, TableLog, slug
+from tidelog.spark.tables.errors import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
