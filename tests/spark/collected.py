@@ -202,7 +202,10 @@ class PipelineProcess:
         assert self._process.poll() is None, self._log.read_text()[-3000:]
 
     def _batches(self) -> set[str]:
-        return {path.name for path in self._data.glob("tables/*/_tidelog/batches/*.done")}
+        commits = self._data.glob("tables/*/_delta_log/*.json")
+        return {
+            f"{path.parts[-3]}/{path.name}" for path in commits if path.stem.strip("0")
+        }  # 0 creates a table
 
     def __exit__(self, *_: object) -> None:
         assert self._process is not None

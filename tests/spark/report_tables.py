@@ -1,4 +1,4 @@
-"""Tables as the pipelines write them, made with pyarrow alone: what the report is tested on."""
+"""Tables as the pipelines write them, made without Spark: what the report is tested on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-
-from tidelog.spark.table_log import HIDDEN, VERSION
+from deltalake import DeltaTable, write_deltalake
 
 START = datetime(2026, 3, 14, 8, 0, tzinfo=UTC)
 MINUTES = 300
@@ -53,21 +51,20 @@ EVENT = pa.schema(
 
 
 def write_table(
-    data: Path, name: str, rows: Sequence[Row], schema: pa.Schema, day: str | None = None, version: int = 1
-) -> Path:
-    """One more file of a table. Tables of users are keyed by them: `version` tells which row is newer."""
+    data: Path, name: str, rows: Sequence[Row], schema: pa.Schema, day: str | None = None
+) -> DeltaTable:
+    """One more version of a table. Tables of users are keyed by them: the rows replace earlier ones."""
     folder = data / "tables" / name
-    inside = folder / f"day={day}" if day is not None else folder
-    inside.mkdir(parents=True, exist_ok=True)
-    file = inside / f"part-{len(list(inside.iterdir()))}.parquet"
     table = pa.Table.from_pylist(list(rows), schema)
-    if schema in (BALANCE, REGION):
-        table = table.append_column(VERSION, pa.array([version] * table.num_rows, pa.int64()))
-        declared = folder / HIDDEN / "schema" / "0000-1.json"
-        declared.parent.mkdir(parents=True, exist_ok=True)
-        declared.write_text(json.dumps({"keys": ["user_id"], "partition_by": [], "columns": {}}))
-    pq.write_table(table, file)
-    return file
+    if day is not None:
+        days = pa.array([date.fromisoformat(day)] * table.num_rows, pa.date32())
+        table = table.append_column("day", days)
+    if schema in (BALANCE, REGION) and DeltaTable.is_deltatable(str(folder)):
+        merger = DeltaTable(str(folder)).merge(table, "t.user_id = s.user_id", "s", "t")
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+    else:
+        write_deltalake(folder, table, mode="append", partition_by=["day"] if day is not None else None)
+    return DeltaTable(str(folder))
 
 
 def event(kind: str, number: int, when: datetime, ad: str | None = None) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ from tidelog.testing import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SMALL = {"compact.every": 2, "compact.small.files": 3}
 
 
 class ByHand:
@@ -63,7 +62,8 @@ class ByHand:
             ).load()
             for sink in flow.sinks:
                 assert isinstance(sink, collect.Collected)
-                sink.write(rows, self._context, f"collect/{flow.name}", batch)
+                context = replace(self._context, writer=f"collect/{flow.name}")
+                sink.write(rows, context, context.writer, batch)
 
 
 def _offsets(topic: str, ends: list[int]) -> str:
@@ -79,7 +79,7 @@ def test_every_record_is_in_one_table_whatever_is_wrong_with_it(
     for schema in collect.LOGS:
         for value in [*spoilt(schema), *unusual(schema)]:
             hands.send(schema.topic, value, partition=1, timestamp_ms=START)
-    collecting = ByHand(spark, hands, tmp_path, **SMALL)
+    collecting = ByHand(spark, hands, tmp_path)
     collecting.write(0)
     wanted = expected(broker.bootstrap_servers)
     assert_collected(collecting.tables, wanted)
@@ -94,7 +94,6 @@ def test_every_record_is_in_one_table_whatever_is_wrong_with_it(
         collecting.write(batch)
     collecting.write(3)  # again
     assert_collected(collecting.tables, expected(broker.bootstrap_servers))
-    assert list((tmp_path / "exposures").glob("day=*/merged.*.parquet")), "small files were merged on the way"
 
 
 def test_a_pipeline_killed_at_random_points_loses_and_doubles_nothing(
@@ -108,7 +107,7 @@ def test_a_pipeline_killed_at_random_points_loses_and_doubles_nothing(
         generate(bootstrap, scale(8_000, 40_000), seed)
         for kill in range(scale(1, 6)):
             generate(bootstrap, 1_000, seed + kill + 1)
-            with PipelineProcess(bootstrap, tmp_path / "data", SMALL) as pipeline:
+            with PipelineProcess(bootstrap, tmp_path / "data", {}) as pipeline:
                 pipeline.wait_for_a_batch()
                 pipeline.wait_for_files(draw.randrange(100))  # anywhere in a batch
         generate(bootstrap, 1_000, seed + 1000)
@@ -117,7 +116,6 @@ def test_a_pipeline_killed_at_random_points_loses_and_doubles_nothing(
             bootstrap=bootstrap,
             data=str(tmp_path / "data"),
             trigger="available-now",
-            settings=SMALL,
             spark=spark,
         )
         assert_collected(Tables(spark, str(tmp_path / "data" / "tables")), expected(bootstrap))

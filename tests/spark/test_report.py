@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spark import report_tables as made
-from tidelog.spark.pipelines import report, report_readers, report_svg
+from tidelog.spark.pipelines import report, report_svg
 from tidelog.spark.pipelines.report_facts import ALERTS_SHOWN, Facts, gather
 from tidelog.spark.pipelines.report_readers import LocalReader, SparkReader, TablesChanged
-from tidelog.spark.table_log import HIDDEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,55 +176,33 @@ def test_swipes_of_ads_regions_and_quarantine_are_counted(full: Path, page: str)
 
 def test_of_a_keyed_table_only_the_newest_row_of_a_user_counts(tmp_path: Path) -> None:
     made.write_table(tmp_path, "balances", [made.balance("u1", 900), made.balance("u2", 20)], made.BALANCE)
-    made.write_table(tmp_path, "balances", [made.balance("u1", 30)], made.BALANCE, version=3)
-    made.write_table(tmp_path, "balances", [made.balance("u1", 500)], made.BALANCE, version=2)
+    made.write_table(tmp_path, "balances", [made.balance("u1", 500)], made.BALANCE)
+    made.write_table(tmp_path, "balances", [made.balance("u1", 30)], made.BALANCE)
     facts = report.facts(tmp_path)
     assert sorted(facts.balances) == [20, 30]
     assert [row["user_id"] for row in facts.richest] == ["u1", "u2"]
 
 
-def test_a_batch_that_is_not_whole_yet_is_left_out(tmp_path: Path) -> None:
-    shown = made.write_table(tmp_path, "logins", [made.event("logins", 1, made.START)], made.EVENT)
-    hidden = made.write_table(tmp_path, "logins", [made.event("logins", 2, made.START)], made.EVENT)
-    batches = shown.parent / HIDDEN / "batches"
-    batches.mkdir(parents=True)
-    (batches / "w.0000000001.ab.moving").write_text(json.dumps({"version": 1, "files": [hidden.name]}))
+def test_files_that_are_not_committed_are_left_out(tmp_path: Path) -> None:
+    table = made.write_table(tmp_path, "logins", [made.event("logins", 1, made.START)], made.EVENT)
+    file = Path(table.file_uris()[0])
+    shutil.copy(file, file.with_name("of-a-dead-task.parquet"))
     assert report.facts(tmp_path).event_count == 1
 
 
-def test_beside_a_compaction_that_died_every_row_counts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report_readers, "COMPACTION_SECONDS", 0.0)
-    old = [
-        made.write_table(tmp_path, "logins", [made.event("logins", n, made.START)], made.EVENT)
-        for n in (1, 2)
-    ]
-    hidden = old[0].parent / HIDDEN
-    merged, aside = hidden / "staging" / "merged.ab" / "merged.ab.0000.parquet", hidden / "replaced" / "ab"
-    for folder in (merged.parent, aside, hidden / "compactions"):
-        folder.mkdir(parents=True)
-    both = [made.event("logins", n, made.START) for n in (1, 2)]
-    made.write_table(tmp_path, "other", both, made.EVENT).rename(merged)
-    plan = {"folder": "", "gone": [path.name for path in old], "come": [merged.name]}
-    (hidden / "compactions" / "ab.json").write_text(json.dumps(plan))
-    assert report.facts(tmp_path).event_count == 2
-    old[0].rename(aside / old[0].name)
-    assert report.facts(tmp_path).event_count == 2
-    old[1].rename(aside / old[1].name)
-    assert report.facts(tmp_path).event_count == 2
-    merged.rename(old[0].with_name(merged.name))
-    assert report.facts(tmp_path).event_count == 2
-
-
-def test_a_file_that_is_compacted_away_makes_the_reader_begin_again(tmp_path: Path) -> None:
-    file = made.write_table(tmp_path, "logins", [made.event("logins", 1, made.START)], made.EVENT)
+def test_a_file_that_is_vacuumed_makes_the_reader_begin_again(tmp_path: Path) -> None:
+    rows = [made.event("logins", n, made.START) for n in (1, 2)]
+    for row in rows:
+        made.write_table(tmp_path, "logins", [row], made.EVENT)
     reader = LocalReader(tmp_path / "tables")
     assert reader.columns("logins")
-    file.rename(file.with_name("compacted.parquet"))
+    table = DeltaTable(str(tmp_path / "tables" / "logins"))
+    table.optimize.compact()
+    assert reader.per_minute("logins").total() == 2, "an older version is whole while its files exist"
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(TablesChanged):
         reader.per_minute("logins")
-    assert report.facts(tmp_path).event_count == 1
+    assert report.facts(tmp_path).event_count == 2
 
 
 def test_empty_tables_say_what_would_fill_them(tmp_path: Path) -> None:
@@ -352,11 +330,11 @@ def test_spark_and_the_files_give_the_same_numbers(spark: SparkSession, tmp_path
     made.fill(source, seed=3)
     tables = Tables(spark, str(tmp_path / "data" / "tables"))
     for name in ("left_swipes", "device_alerts", "quarantine"):
-        rows = spark.read.parquet(str(source / "tables" / name)).withColumn(
-            "day", f.to_date(f.lit("2026-03-14"))
+        rows = (
+            Tables(spark, str(source / "tables")).read(name).withColumn("day", f.to_date(f.lit("2026-03-14")))
         )
         tables.write(rows, name, writer="test", batch=0, partition_by=("day",))
-    balances = spark.read.parquet(str(source / "tables" / "balances")).drop("_version")
+    balances = Tables(spark, str(source / "tables")).read("balances").orderBy("user_id")
     for batch, changed in enumerate(
         (balances, balances.limit(9).withColumn("balance", f.lit(7).cast("long")))
     ):

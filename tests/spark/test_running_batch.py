@@ -120,6 +120,7 @@ SLOW = '''
 """Every row takes a while."""
 
 import time
+from pathlib import Path
 
 from pyspark.sql import functions as f
 
@@ -128,6 +129,7 @@ from tidelog.spark.pipelines.declare import Flow, Pipeline, Source, Table
 
 def slowly(rows, context):
     def wait(value):
+        Path("AT_WORK").touch()
         time.sleep(3)
         return str(value)
 
@@ -141,7 +143,7 @@ PIPELINE = Pipeline("slow", "Slow.", "Slow.", lambda settings: (FLOW,))
 
 def test_a_batch_that_is_cut_off_is_seen_before_and_named_in_one_line(hands: Hands, tmp_path: Path) -> None:
     hands.produce(hands.topic(name="orders"), range(200))
-    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "slow.py").write_text(SLOW.replace("AT_WORK", str(tmp_path / "at-work")))
     data, output = tmp_path / "data", tmp_path / "output"
     with output.open("wb") as target:
         process = subprocess.Popen(
@@ -166,9 +168,7 @@ def test_a_batch_that_is_cut_off_is_seen_before_and_named_in_one_line(hands: Han
     try:
         eventually(runs, "the first batch runs with its rows and its lag", SECONDS, 0.2)
         # The rows are on their way: a task is at work that the stop has to interrupt.
-        eventually(
-            lambda: list(data.glob("tables/words/_tidelog/staging/*/_temporary/0/*/*")), "a task writes", 60
-        )
+        eventually((tmp_path / "at-work").exists, "a task writes", 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 1
     finally:

@@ -207,7 +207,7 @@ def test_a_batch_beside_a_compaction_that_took_its_files_is_refused(tmp_path: Pa
     log.commit(log.snapshot(), batch(0), [old])
     stale = log.snapshot()
     assert log.replace(log.snapshot(), [add(log, [1, 2], data_change=False)], [remove(old)])
-    with pytest.raises(TableError, match="is no longer a file of table events"):
+    with pytest.raises(TableError, match=r"another writer has replaced .*, which was a file of table events"):
         log.commit(stale, batch(1), [add(log, [1, 20])], [remove(old, data_change=True)])
     assert rows(log) == Counter([1, 2])
 
@@ -242,7 +242,7 @@ def test_a_table_made_by_several_at_once_is_one(tmp_path: Path) -> None:
 
 def test_a_version_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    with pytest.raises(TableError, match="table events has no version 7, or no longer"):
+    with pytest.raises(TableError, match=r"table events has no version 7 \(any more\): "):
         log.snapshot(version=7)
     with pytest.raises(TableError, match="table events has no version yesterday"):
         log.snapshot(timestamp="yesterday")

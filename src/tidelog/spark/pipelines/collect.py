@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.spark import compaction
 from tidelog.spark.pipelines import cassandra
 from tidelog.spark.pipelines.days import day_of
-from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, Setting, SettingValue, Sink, Source
+from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Sink, Source
 from tidelog.spark.pipelines.events import (
     CREDITS,
     EXPOSURES,
@@ -25,7 +24,6 @@ from tidelog.spark.pipelines.events import (
     VERIFICATIONS,
     EventSchema,
 )
-from tidelog.spark.tables import COMPACT_EVERY, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,22 +42,13 @@ class Collected:
     name: str = "tables"
 
     def write(self, rows: DataFrame, context: Context, flow: str, batch: int) -> None:
-        tables = Tables(
-            context.spark,
-            context.tables.root,
-            target_bytes=context.number("compact.target.bytes"),
-            small_files=context.number("compact.small.files"),
-            compact_every=context.number("compact.every"),
-        )
+        tables, written = context.tables, context.written(batch)
         sorted_out = sort_out(rows, self.schema)
         with tables.write_aside(
-            sorted_out, self.schema.table, writer=flow, batch=batch, partition_by=("day",), aside=_BAD
+            sorted_out, self.schema.table, partition_by=("day",), aside=_BAD, **written
         ) as bad:
-            if bad is None:
-                tables.clear(QUARANTINE, writer=flow, batch=batch)
-            else:
-                rest = quarantined(bad, self.schema)
-                tables.write(rest, QUARANTINE, writer=flow, batch=batch, partition_by=("day",))
+            if bad is not None:
+                tables.write(quarantined(bad, self.schema), QUARANTINE, partition_by=("day",), **written)
 
 
 def sort_out(rows: DataFrame, schema: EventSchema) -> DataFrame:
@@ -142,37 +131,10 @@ def _flow(schema: EventSchema, keyspace: cassandra.Keyspace | None) -> Flow:
     return Flow(schema.table, source, sinks)
 
 
-def _positive(value: SettingValue) -> bool:
-    return int(value) > 0
-
-
 PIPELINE = Pipeline(
     "collect",
     "seven logs of the app into tables by day, bad events into a quarantine",
     __doc__,
     flows,
-    (
-        Setting(
-            "compact.every",
-            COMPACT_EVERY,
-            "Merge small files after this many micro-batches of a log; 0: never.",
-            lambda value: int(value) >= 0,
-            "a whole number, 0 or more",
-        ),
-        Setting(
-            "compact.small.files",
-            compaction.SMALL_FILES,
-            "Merge the small files of a day when there are more than this.",
-            _positive,
-            "a whole number above 0",
-        ),
-        Setting(
-            "compact.target.bytes",
-            compaction.TARGET_BYTES,
-            "The approximate size of merged files; files below half of it count as small.",
-            _positive,
-            "a number of bytes above 0",
-        ),
-        *cassandra.SETTINGS,
-    ),
+    cassandra.SETTINGS,
 )

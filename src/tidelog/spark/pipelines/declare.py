@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,15 @@ class Setting:
     """The values that `check` accepts, in words, for the error message."""
 
 
+class Written(TypedDict):
+    """The identity of a micro-batch for the tables."""
+
+    writer: str
+    batch: int
+    checkpoint: str
+    offsets: str
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The arguments that the functions of a pipeline get beside the rows."""
@@ -45,7 +54,20 @@ class Context:
     client: Mapping[str, str] = field(default_factory=dict)
     """Settings of the clients with Kafka's names, including security."""
     writer: str = ""
-    """The id of the pipeline, the flow and its checkpoint. With the batch's number it identifies a write."""
+    """The names of the pipeline and the flow. With the batch's number they identify a write."""
+    checkpoint: str = ""
+    """The id of the streaming query, which lives in its checkpoint. Empty outside of a micro-batch."""
+    offsets: str = ""
+    """The range of offsets of the micro-batch, as JSON. Empty outside of one."""
+
+    def written(self, batch: int) -> Written:
+        """The arguments of `tables.write` that say which micro-batch is written."""
+        return {
+            "writer": self.writer,
+            "batch": batch,
+            "checkpoint": self.checkpoint,
+            "offsets": self.offsets,
+        }
 
     def number(self, name: str) -> int:
         return int(self.settings[name])

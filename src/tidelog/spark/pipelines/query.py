@@ -9,14 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tidelog.errors import KafkaError
 from tidelog.spark.cluster import AdminLink
+from tidelog.spark.options import Offsets
 from tidelog.spark.pipelines.declare import Context, Flow, Sink, Table, Topic
 from tidelog.spark.pipelines.progress import FlowProgress
-from tidelog.spark.pipelines.running_batch import BatchWatch, checkpointed
+from tidelog.spark.pipelines.running_batch import (
+    BatchWatch,
+    checkpointed,
+    has_batches,
+    log_span,
+    offset_range,
+)
 from tidelog.spark.pipelines.state import FAILED, RUNNING, STOPPED
 
 if TYPE_CHECKING:
@@ -94,23 +102,27 @@ class FlowQuery:
         """The micro-batch that is being written, and its start."""
         self._cut: int | None = None
         self._watch: BatchWatch | None = None
+        self._end_of: Callable[[int], Offsets | None] = lambda batch: None
         self.progress = FlowProgress()
 
     def start(self, trigger: Mapping[str, str | bool]) -> None:
         """Start the query from its checkpoint."""
+        checkpoint = self._place.checkpoint(*self.name.split("/", 1))
+        self._end_of = checkpointed(self._context.spark, checkpoint)
+        if not has_batches(self._context.spark, checkpoint):
+            warn_of_doubled_topics(self.name, self.flow, checkpoint, self._link)
         rows = self.read()
         for step in self.flow.steps:
             rows = step(rows, self._context)
         writer = rows.writeStream.queryName(self.name).outputMode(self.flow.output_mode)
-        writer = writer.option("checkpointLocation", self._place.checkpoint(*self.name.split("/", 1)))
+        writer = writer.option("checkpointLocation", checkpoint)
         writer = writer.foreachBatch(self._write_batch).trigger(**trigger)  # type: ignore[arg-type]
         self._started = writer.start()
         self._id = str(self._started.id)
         level = self._place.client.get("isolation.level", ISOLATION_LEVEL)
-        end_of = checkpointed(self._context.spark, self._place.checkpoint(*self.name.split("/", 1)))
         source = self.flow.source
         earliest = not any(name.lower().startswith("starting") for name in source.options)
-        self._watch = BatchWatch(self._link, source.topics, level, end_of, from_beginning=earliest)
+        self._watch = BatchWatch(self._link, source.topics, level, self._end_of, from_beginning=earliest)
         self._has_id.set()
         self.progress.flow.state = RUNNING
 
@@ -171,6 +183,9 @@ class FlowQuery:
     def write(self, rows: DataFrame, batch: int) -> None:
         """Write every sink in order. The rows are computed once for all of them."""
         context = in_session(self._context, rows.sparkSession, self._place)
+        context = replace(context, checkpoint=self._id, offsets=offset_range(self._end_of, batch))
+        if self._written < 0:
+            self._check_tables(context, batch)
         for step in self.flow.batch_steps:
             rows = step(rows, context, batch)
         several = len(self.flow.sinks) > 1
@@ -182,6 +197,12 @@ class FlowQuery:
         finally:
             if several:
                 rows.unpersist()
+
+    def _check_tables(self, context: Context, batch: int) -> None:
+        """Raise TableError if a table refuses the first batch of this run, before any sink takes it."""
+        for sink in self.flow.sinks:
+            if isinstance(sink, Table):
+                context.tables.check(sink.name, **context.written(batch))
 
     def close_gate(self) -> None:
         """From now on no micro-batch begins to write. The running one ends normally."""
@@ -255,6 +276,31 @@ def in_session(context: Context, spark: SparkSession, place: Place) -> Context:
     return replace(context, spark=spark, tables=Tables(spark, place.tables))
 
 
+def warn_of_doubled_topics(name: str, flow: Flow, checkpoint: str, link: AdminLink) -> None:
+    """Warn if the flow begins anew and its topics have records: it would write these a second time.
+
+    Tables refuse a new checkpoint. A topic may have other writers, so its records prove nothing.
+    """
+    topics = frozenset(sink.name for sink in flow.sinks if isinstance(sink, Topic))
+    if not topics:
+        return
+    try:
+        span = link.run(lambda admin: log_span(admin, topics, ISOLATION_LEVEL))
+    except KafkaError as error:
+        log.debug("the topics of %s are not known: %s", name, error)
+        return
+    filled = sorted({key[0] for key, last in span.last.items() if last > span.first.get(key, last)})
+    if filled:
+        log.warning(
+            "%s begins anew: its checkpoint %s is empty, and %s has records already. If %s wrote them, they "
+            "will be there twice: put the old checkpoint back, or delete the topic",
+            name,
+            checkpoint,
+            ", ".join(filled),
+            name,
+        )
+
+
 def write_sink(sink: Sink, rows: DataFrame, context: Context, name: str, batch: int, place: Place) -> None:
     if not isinstance(sink, Table | Topic):
         sink.write(rows, context, context.writer, batch)
@@ -265,10 +311,9 @@ def write_sink(sink: Sink, rows: DataFrame, context: Context, name: str, batch: 
         context.tables.write(
             rows,
             sink.name,
-            writer=context.writer,
-            batch=batch,
             partition_by=sink.partition_by,
             keys=sink.keys,
+            **context.written(batch),
         )
         return
     options = {

@@ -6,6 +6,7 @@ has its offset range, and the brokers know the end of the log. They are asked wi
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -39,6 +40,36 @@ class LogSpan:
 
     first: Offsets
     last: Offsets
+
+
+async def log_span(admin: OffsetAdmin, topics: frozenset[str], isolation_level: str) -> LogSpan:
+    there, _ = await admin.partitions(topics)
+    first = await admin.list_offsets(dict.fromkeys(there, EARLIEST), isolation_level=isolation_level)
+    last = await admin.list_offsets(dict.fromkeys(there, LATEST), isolation_level=isolation_level)
+    return LogSpan(
+        {key: found.offset for key, found in first.items()},
+        {key: found.offset for key, found in last.items()},
+    )
+
+
+def has_batches(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a query has planned micro-batches with this checkpoint."""
+    return bool(Files(spark, checkpoint).entries(join(checkpoint, "offsets")))
+
+
+def offset_range(end_of: Callable[[int], Offsets | None], batch: int) -> str:
+    """The offsets of a micro-batch as JSON, `{topic: {partition: [start, end]}}`; empty if not known.
+
+    A start of null is the beginning of the partition. A replay of the micro-batch has the same range.
+    """
+    end = end_of(batch)
+    if end is None:
+        return ""
+    start = end_of(batch - 1) or {}
+    found: dict[str, dict[str, list[int | None]]] = {}
+    for (topic, partition), offset in sorted(end.items()):
+        found.setdefault(topic, {})[str(partition)] = [start.get((topic, partition)), offset]
+    return json.dumps(found, separators=(",", ":"))
 
 
 def checkpointed(spark: SparkSession, checkpoint: str) -> Callable[[int], Offsets | None]:
@@ -107,14 +138,7 @@ class BatchWatch:
                 log.debug("the end of the log is not known: %s", error)
 
     async def _span(self, admin: OffsetAdmin) -> LogSpan:
-        there, _ = await admin.partitions(self._topics)
-        level = self._isolation_level
-        first = await admin.list_offsets(dict.fromkeys(there, EARLIEST), isolation_level=level)
-        last = await admin.list_offsets(dict.fromkeys(there, LATEST), isolation_level=level)
-        return LogSpan(
-            {key: found.offset for key, found in first.items()},
-            {key: found.offset for key, found in last.items()},
-        )
+        return await log_span(admin, self._topics, self._isolation_level)
 
     def _take(self, span: LogSpan, flow: FlowStatus) -> None:
         if self._begin is None and not self._from_beginning:

@@ -1,6 +1,6 @@
-"""Tables for micro-batches: every batch is in its tables exactly once."""
+"""Delta tables for micro-batches: every batch is in its tables exactly once."""
 
-from tidelog.spark.tables.errors import Fenced, TableError
-from tidelog.spark.tables.parquet_tables import COMPACT_EVERY, Tables
+from tidelog.spark.tables.errors import Fenced, ForeignCheckpoint, TableError
+from tidelog.spark.tables.tables import Tables
 
-__all__ = ["COMPACT_EVERY", "Fenced", "TableError", "Tables"]
+__all__ = ["Fenced", "ForeignCheckpoint", "TableError", "Tables"]

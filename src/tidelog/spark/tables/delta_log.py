@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -189,8 +190,8 @@ class DeltaLog:
             if version is None and timestamp is None:
                 raise
             raise TableError(
-                f"table {self.name} has no version {version if version is not None else timestamp}, or no "
-                f"longer: {first_line(error)}"
+                f"table {self.name} has no version {version if version is not None else timestamp} (any "
+                f"more): {first_line(error)}"
             ) from error
         return Snapshot(self.name, table)
 
@@ -312,10 +313,10 @@ def _check_present(name: str, table: DeltaTable, removes: Sequence[RemoveAction]
     present = set(active_files(table))
     gone = [action.path for action in removes if action.path not in present]
     if gone:
-        raise TableError(f"{gone[0]} is no longer a file of table {name}: another writer has replaced it")
+        raise TableError(f"another writer has replaced {gone[0]}, which was a file of table {name}")
 
 
 def active_files(table: DeltaTable) -> list[str]:
-    """The paths of the table's files, relative to it, as its log has them."""
+    """The paths of the table's files, relative to its folder."""
     paths = table.get_add_actions().column("path")
-    return [str(path) for path in paths.to_pylist()]
+    return [unquote(str(path)) for path in paths.to_pylist()]  # the log has them as parts of URIs

@@ -1,0 +1,190 @@
+"""Tables for micro-batches: Delta tables below one folder, each batch in them once.
+
+A batch is identified by its writer and its number. A batch that a table has already is skipped. After a crash
+at any point the table is as before the batch, and the batch's replay completes it. Spark's tasks write the
+files, the driver commits them through `delta_log`; no jar is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from deltalake.transaction import AddAction
+
+from tidelog.spark.tables import keyed
+from tidelog.spark.tables.columns import Shape, declared, shape_of
+from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
+from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.frames import frame
+from tidelog.spark.tables.identity import Batch
+from tidelog.spark.tables.store import Store
+from tidelog.spark.tables.task_files import Target, WrittenFile, check_visible, in_utc, write_files
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("tidelog.spark")
+
+_TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class Tables:
+    """The tables below one folder: a local or shared folder, S3 or HDFS."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        self.store = Store.of(spark, root)
+        self.root = self.store.spark_uri
+
+    def names(self) -> list[str]:
+        return [name for name in self.store.names() if _TABLE_NAME.fullmatch(name) and self.exists(name)]
+
+    def exists(self, table: str) -> bool:
+        with self.store.errors():
+            return self._log(table).exists()
+
+    def uri(self, table: str) -> str:
+        """The address of a table for other readers of Delta."""
+        return self._log(table).uri
+
+    def delta(self, table: str) -> DeltaTable:
+        """A fresh snapshot of a table in delta-rs."""
+        return self._snapshot(table).table
+
+    def write(
+        self,
+        rows: DataFrame,
+        table: str,
+        *,
+        writer: str,
+        batch: int,
+        partition_by: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        checkpoint: str = "",
+        offsets: str = "",
+    ) -> None:
+        """Write the rows as this batch of this writer, unless the table has the batch.
+
+        With `keys` the rows replace the rows of the same keys; a batch has at most one row for each key.
+        `checkpoint`, the id of the streaming query, and `offsets`, the range that the batch was planned with,
+        are recorded, and a batch with others is refused: TableError. Fenced means that another driver has
+        written this batch meanwhile.
+        """
+        name = Batch(writer, batch, checkpoint, offsets)
+        target = self._log(table)
+        with self.store.errors():
+            snapshot = declared(target, Shape(rows.schema, tuple(partition_by), tuple(keys)))
+            if snapshot.has(name):
+                return
+        if keys:
+            changed = in_utc(rows.toArrow())
+            with self.store.errors():
+                keyed.merge(target, snapshot, name, changed, tuple(keys))
+            return
+        files = write_files(rows, Target(self.store.below(table), tuple(partition_by)))
+        self._commit(target, snapshot, name, files)
+
+    @contextmanager
+    def write_aside(
+        self,
+        rows: DataFrame,
+        table: str,
+        *,
+        writer: str,
+        batch: int,
+        partition_by: Sequence[str] = (),
+        aside: str,
+        checkpoint: str = "",
+        offsets: str = "",
+    ) -> Iterator[DataFrame | None]:
+        """Write the rows whose column `aside` is 0, and yield the others, or None if there are none.
+
+        The rows are computed once for both: the others wait in files, which are deleted at the end of the
+        `with` block. Only a batch that the table has already is computed again.
+        """
+        from pyspark.sql import functions as F
+
+        name = Batch(writer, batch, checkpoint, offsets)
+        target = self._log(table)
+        schema = rows.drop(aside).schema
+        with self.store.errors():
+            snapshot = declared(target, Shape(schema, tuple(partition_by)))
+            replayed = snapshot.has(name)
+        if replayed:
+            others = rows.where(F.col(aside).cast("boolean")).drop(aside)
+            yield None if others.isEmpty() else others
+            return
+        place = self.store.below(table)
+        files = write_files(rows, Target(place, tuple(partition_by), aside))
+        waiting = [file for file in files if file.aside]
+        self._commit(target, snapshot, name, [file for file in files if not file.aside])
+        paths = [f"{place.spark_uri}/{file.path}" for file in waiting]
+        yield self.spark.read.schema(schema).parquet(*paths) if paths else None
+        self._delete(place, waiting)
+
+    def check(self, table: str, *, writer: str, batch: int, checkpoint: str, offsets: str = "") -> None:
+        """Raise TableError if `write` would refuse this batch because of its checkpoint or its offsets."""
+        if self.exists(table):
+            self._snapshot(table).has(Batch(writer, batch, checkpoint, offsets))
+
+    def read(
+        self,
+        table: str,
+        *,
+        without: tuple[str, int] | None = None,
+        version: int | None = None,
+        timestamp: str | None = None,
+    ) -> DataFrame:
+        """The rows of the newest version, or of the one with this number, or of the one at this time.
+
+        `without`, (writer, batch), is the table before that batch, also during its replay. The frame reads
+        the files of that version: a vacuum deletes them some days after they were replaced.
+        """
+        snapshot = self._snapshot(table, version, timestamp)
+        if without is not None and snapshot.last_batch(without[0]) >= without[1]:
+            commit = snapshot.commit_of(*without)
+            if commit is None:
+                raise TableError(
+                    f"the log of table {table} has no commit of batch {without[1]} of {without[0]} (any "
+                    "more): the table before that batch cannot be read"
+                )
+            snapshot = self._snapshot(table, commit.version - 1)
+        return frame(self.spark, shape_of(snapshot), self.store.below(table).spark_uri, snapshot)
+
+    def _snapshot(self, table: str, version: int | None = None, timestamp: str | None = None) -> Snapshot:
+        with self.store.errors():
+            if not self._log(table).exists():
+                there = ", ".join(self.names()) or "none"
+                raise TableError(f"there is no table {table} in {self.root}; there are: {there}")
+            return self._log(table).snapshot(version, timestamp)
+
+    def _commit(
+        self, target: DeltaLog, snapshot: Snapshot, name: Batch, files: Sequence[WrittenFile]
+    ) -> None:
+        now = int(time.time() * 1000)
+        place = self.store.below(target.name)
+        with self.store.errors():
+            check_visible(target.name, place, files)
+            adds = [
+                AddAction(file.path, file.size, file.partition, now, True, file.statistics) for file in files
+            ]
+            target.commit(snapshot, name, adds)
+
+    def _delete(self, place: Store, files: Sequence[WrittenFile]) -> None:
+        for file in files:
+            try:
+                place.files().delete_file(file.path)
+            except OSError as error:  # a vacuum deletes it later
+                log.debug("%s is not deleted: %s", file.path, error)
+
+    def _log(self, table: str) -> DeltaLog:
+        if not _TABLE_NAME.fullmatch(table):
+            raise TableError(f"{table!r} is not a table name: expected letters, digits and underscores")
+        place = self.store.below(table)
+        return DeltaLog(place.uri, place.options)

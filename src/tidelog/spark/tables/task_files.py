@@ -1,0 +1,273 @@
+"""The Parquet files that Spark's tasks write into a table's folder.
+
+A file belongs to the table once the driver has committed it. Each attempt of a task writes files of its own
+names, and the driver hears only of the attempt that counts: what a failed or second attempt left is garbage,
+and a vacuum removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.statistics import statistics
+from tidelog.spark.tables.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+    from pyspark.sql import DataFrame
+
+ROW_GROUP_BYTES = 32 << 20
+"""Rows are buffered up to this size in Arrow's memory, then written as one row group."""
+BUFFER_BYTES = 128 << 20
+"""All buffers of a task. Above it the largest one is written, with whatever it has."""
+OPEN_FILES = 64
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+ASIDE = "aside"
+"""The folder of rows that are put aside. Its name is visible, so that a vacuum removes what a crash left."""
+COLUMNS = "path string, size long, rows long, partition string, statistics string, aside boolean"
+_TO_ESCAPE = re.compile(r"[^A-Za-z0-9_.\-\u0080-\U0010ffff]")
+_RESULT = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("partition", pa.string()),
+        ("statistics", pa.string()),
+        ("aside", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table that tasks write to: its place, the columns of its folders, and the column that says which
+    rows to put aside."""
+
+    store: Store
+    partition_by: tuple[str, ...] = ()
+    aside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a task has written, as the task saw it."""
+
+    path: str
+    """Relative to the table's folder."""
+    size: int
+    rows: int
+    partition: Mapping[str, str | None]
+    statistics: str
+    aside: bool
+
+
+def write_files(rows: DataFrame, target: Target) -> list[WrittenFile]:
+    """Write the rows by Spark's tasks. The files are not in the table yet."""
+    found = rows.mapInArrow(partial(write_task, target), COLUMNS).collect()
+    return [
+        WrittenFile(one.path, one.size, one.rows, json.loads(one.partition), one.statistics, one.aside)
+        for one in found
+    ]
+
+
+def check_visible(table: str, store: Store, files: Iterable[WrittenFile]) -> None:
+    """Raise TableError unless the driver finds every file, with the size that its task saw."""
+    expected = list(files)
+    found = store.files().get_file_info([file.path for file in expected]) if expected else []
+    missing = [
+        file
+        for file, info in zip(expected, found, strict=True)
+        if not info.is_file or (info.size is not None and info.size != file.size)
+    ]
+    if missing:
+        rows = sum(file.rows for file in missing)
+        raise TableError(
+            f"the tasks have written {len(expected)} files for table {table}, and the driver does not find "
+            f"{len(missing)} of them, with {rows} rows, at {store.uri}: the hosts do not share this folder. "
+            "Give the tables a path that all of them share. Nothing was committed"
+        )
+
+
+def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in a task: writes the rows, and returns a row for each file."""
+    files = _TaskFiles(target)
+    try:
+        for batch in batches:
+            files.take(batch)
+        found = files.close()
+    except BaseException:
+        files.abandon()
+        raise
+    if found:
+        yield pa.RecordBatch.from_pylist(found, schema=_RESULT)
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """One file of one folder: rows that wait, and the writer once there were enough."""
+
+    path: str
+    partition: dict[str, str | None]
+    aside: bool
+    waiting: list[pa.Table] = field(default_factory=list)
+    size: int = 0
+    footers: list[pq.FileMetaData] = field(default_factory=list)
+    stream: pa.NativeFile | None = None
+    writer: pq.ParquetWriter | None = None
+
+
+class _TaskFiles:
+    """The files of one attempt of a task."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._files: pyarrow.fs.FileSystem = target.store.files()
+        self._local = target.store.is_local
+        self._open: dict[str, _OpenFile] = {}
+        self._done: list[dict[str, object]] = []
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        rows = in_utc(pa.Table.from_batches([batch]))
+        aside = self._target.aside
+        if aside:
+            put_aside = pc.fill_null(pc.cast(rows[aside], pa.bool_()), False)
+            rows = rows.drop_columns([aside])
+            others = rows.filter(put_aside)
+            if others.num_rows:
+                self._put(ASIDE, {}, others, aside=True)
+            rows = rows.filter(pc.invert(put_aside)) if others.num_rows else rows
+        for partition, part in split(rows, self._target.partition_by):
+            self._put(folder_of(partition), partition, part, aside=False)
+        while sum(one.size for one in self._open.values()) > BUFFER_BYTES:
+            self._flush(max(self._open.values(), key=lambda one: one.size))
+
+    def _put(self, folder: str, partition: dict[str, str | None], rows: pa.Table, *, aside: bool) -> None:
+        if folder not in self._open:
+            if len(self._open) >= OPEN_FILES:
+                self._finish(self._open.pop(next(iter(self._open))))
+            name = f"part-{uuid.uuid4().hex}.zstd.parquet"
+            self._open[folder] = _OpenFile(f"{folder}/{name}" if folder else name, partition, aside)
+        found = self._open[folder]
+        found.waiting.append(rows)
+        found.size += rows.nbytes
+        if found.size >= ROW_GROUP_BYTES:
+            self._flush(found)
+
+    def _flush(self, one: _OpenFile) -> None:
+        rows = pa.concat_tables(one.waiting)
+        one.waiting, one.size = [], 0
+        if one.writer is None:
+            folder = one.path.rpartition("/")[0]
+            if folder and self._local:  # object stores have no folders
+                self._files.create_dir(folder)
+            one.stream = self._files.open_output_stream(one.path)
+            one.writer = pq.ParquetWriter(
+                one.stream,
+                rows.schema,
+                compression="zstd",
+                metadata_collector=one.footers,
+                store_schema=False,
+            )
+        one.writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    def _finish(self, one: _OpenFile) -> None:
+        if one.waiting:
+            self._flush(one)
+        assert one.writer is not None, "a file is opened for its first rows"
+        assert one.stream is not None, "a file is opened for its first rows"
+        one.writer.close()
+        size = one.stream.tell()
+        one.stream.close()
+        self._done.append(
+            {
+                "path": one.path,
+                "size": size,
+                "rows": one.footers[0].num_rows,
+                "partition": json.dumps(one.partition),
+                "statistics": statistics(one.footers[0]),
+                "aside": one.aside,
+            }
+        )
+
+    def close(self) -> list[dict[str, object]]:
+        while self._open:
+            self._finish(self._open.pop(next(iter(self._open))))
+        return self._done
+
+    def abandon(self) -> None:
+        for one in self._open.values():
+            if one.stream is not None and not one.stream.closed:
+                one.stream.close()
+
+
+def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+    """The rows of each combination of values, with the values as texts, and without their columns."""
+    if not rows.num_rows:
+        return
+    if not partition_by:
+        yield {}, rows
+        return
+    columns = list(partition_by)
+    counted = _counted(rows, columns)
+    if len(counted) > 1:
+        rows = rows.sort_by([(name, "ascending") for name in columns])
+        counted = _counted(rows, columns)
+    begin = 0
+    for values, count in counted:
+        yield values, rows.slice(begin, count).drop_columns(columns)
+        begin += count
+
+
+def _counted(rows: pa.Table, columns: list[str]) -> list[tuple[dict[str, str | None], int]]:
+    """The number of rows of each combination of values, in the order of their first rows."""
+    found = rows.group_by(columns, use_threads=False).aggregate([([], "count_all")])  # threads lose the order
+    return [
+        ({name: text_of(row[name]) for name in columns}, int(row["count_all"])) for row in found.to_pylist()
+    ]
+
+
+def text_of(value: object) -> str | None:
+    """A value of a partition column as Delta's log has it."""
+    if value is None or value == "":
+        return None  # Delta cannot tell the empty text from null
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)
+
+
+def folder_of(partition: Mapping[str, str | None]) -> str:
+    """The folder of these values, by Hive's convention: `day=2026-11-15`."""
+    return "/".join(
+        f"{_escaped(name)}={NULL_FOLDER if value is None else _escaped(value)}"
+        for name, value in partition.items()
+    )
+
+
+def _escaped(text: str) -> str:
+    """A text as part of a path. Spark decodes such codes one by one, so only ASCII may be in them."""
+    return _TO_ESCAPE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def in_utc(rows: pa.Table) -> pa.Table:
+    """The same rows with timestamps in UTC, whatever the session's time zone is."""
+    fields = [
+        field.with_type(pa.timestamp("us", "UTC"))
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None
+        else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
