@@ -133,13 +133,11 @@ def my_program(bootstrap_servers: str, topic: str) -> None:
         assert topic in admin.list_topics()
 
 
-def parquet(name: str, **columns: list[object]) -> None:
+def table(name: str, **columns: list[object]) -> None:
     import pyarrow
-    from pyarrow import parquet
+    from deltalake import write_deltalake
 
-    path = Path("tidelog-pipeline", "tables", name, "rows.parquet")
-    path.parent.mkdir(parents=True)
-    parquet.write_table(pyarrow.table(columns), path)
+    write_deltalake(Path("tidelog-pipeline", "tables", name), pyarrow.table(columns))
 
 
 def prepare(page: str) -> dict[str, object]:
@@ -149,9 +147,9 @@ def prepare(page: str) -> dict[str, object]:
     if page == "docs/handlers.md":
         Path("kafka-producer-async.properties").write_text("producer.type=async\n")
     if page == "docs/pipeline.md":
-        parquet("left_swipes", ad_id=["ad-1", "ad-1"])
+        table("left_swipes", ad_id=["ad-1", "ad-1"])
     if page == "docs/tutorials/first-pipeline.md":
-        parquet("balances", user_id=["u1", "u1"], balance=[1, 2], _version=[1, 2])
+        table("balances", user_id=["u1", "u2"], balance=[1, 2])
     return {}
 
 

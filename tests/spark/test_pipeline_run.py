@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,8 +101,8 @@ def test_who_looks_at_a_pipeline_while_it_starts_sees_that_and_its_java_process(
     assert all(each is not None and state.process_is_java(each.jvm_pid) for each in seen)
 
 
-def test_a_flow_fills_a_table_and_a_topic_and_goes_on_where_it_was(
-    spark: SparkSession, hands: Hands, data: str
+def test_a_flow_fills_a_table_and_a_topic_goes_on_where_it_was_and_does_not_begin_anew(
+    spark: SparkSession, hands: Hands, data: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, out = hands.topic(2), "words-out"
     hands.produce(topic, ["one", "two"])
@@ -135,6 +136,19 @@ def test_a_flow_fills_a_table_and_a_topic_and_goes_on_where_it_was(
     status = StateFolder(data).read("words")
     assert status is not None
     assert (status.state, status.pid) == ("stopped", os.getpid())
+    commit = tables.delta("words").history(1)[0]["tidelog"]
+    assert json.loads(commit["offsets"]) == {topic: {"0": [2, 2], "1": [0, 1]}}
+
+    shutil.rmtree(f"{data}/checkpoints/words")
+    with pytest.raises(
+        FlowFailed, match=r"words has words/all up to batch 1 from the checkpoint .*Put the old"
+    ):
+        run()
+    assert "words/all begins anew" in caplog.text
+    assert f"{out} has records already" in caplog.text
+    assert tables.read("words").count() == len(hands.values(out)) == 3, (
+        "the topic did not get the batch either"
+    )
 
 
 def test_the_position_of_a_flow_is_that_of_a_consumer_group(

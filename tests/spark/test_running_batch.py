@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from tidelog.errors import NetworkException
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.options import Offsets
 from tidelog.spark.pipelines.progress import line, running, together
-from tidelog.spark.pipelines.running_batch import BatchWatch, offsets_in
+from tidelog.spark.pipelines.running_batch import BatchWatch, offset_range, offsets_in
 from tidelog.spark.pipelines.state import FlowStatus, StateFolder, this_process
 
 SECONDS = 400.0
@@ -92,6 +93,13 @@ def test_offsets_are_read_from_a_checkpoint() -> None:
     text = 'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":23,"1":7}}\n'
     assert offsets_in(text) == {("orders", 0): 23, ("orders", 1): 7}
     assert offsets_in('v1\n{"batchWatermarkMs":0}\n-\n') == {}
+
+
+def test_the_range_of_a_batch_goes_from_the_batch_before_it() -> None:
+    ends = {0: {("t", 0): 5}, 1: {("t", 0): 9, ("t", 1): 4}}
+    assert json.loads(offset_range(ends.get, 1)) == {"t": {"0": [5, 9], "1": [None, 4]}}
+    assert json.loads(offset_range(ends.get, 0)) == {"t": {"0": [None, 5]}}
+    assert offset_range(ends.get, 2) == "", "the checkpoint does not have it"
 
 
 def test_lines_tell_the_batch_that_runs() -> None:

@@ -125,8 +125,10 @@ class Tables:
         waiting = [file for file in files if file.aside]
         self._commit(target, snapshot, name, [file for file in files if not file.aside])
         paths = [f"{place.spark_uri}/{file.path}" for file in waiting]
-        yield self.spark.read.schema(schema).parquet(*paths) if paths else None
-        self._delete(place, waiting)
+        try:
+            yield self.spark.read.schema(schema).parquet(*paths) if paths else None
+        finally:
+            self._delete(place, waiting)
 
     def check(self, table: str, *, writer: str, batch: int, checkpoint: str, offsets: str = "") -> None:
         """Raise TableError if `write` would refuse this batch because of its checkpoint or its offsets."""

@@ -220,19 +220,25 @@ def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[dict[
         yield {}, rows
         return
     columns = list(partition_by)
-    counted = _counted(rows, columns)
-    if len(counted) > 1:
-        rows = rows.sort_by([(name, "ascending") for name in columns])
-        counted = _counted(rows, columns)
+    values = rows.select(columns)
+    counted = _counted(values)
+    if len(counted) == 1:
+        yield counted[0][0], rows.drop_columns(columns)
+        return
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in columns])
+    stored = rows.drop_columns(columns)
     begin = 0
-    for values, count in counted:
-        yield values, rows.slice(begin, count).drop_columns(columns)
+    for partition, count in _counted(values.take(order)):
+        # A copy: a slice would keep the memory of all rows for as long as its own rows wait.
+        yield partition, stored.take(order.slice(begin, count))
         begin += count
 
 
-def _counted(rows: pa.Table, columns: list[str]) -> list[tuple[dict[str, str | None], int]]:
+def _counted(values: pa.Table) -> list[tuple[dict[str, str | None], int]]:
     """The number of rows of each combination of values, in the order of their first rows."""
-    found = rows.group_by(columns, use_threads=False).aggregate([([], "count_all")])  # threads lose the order
+    columns = values.column_names
+    # Several threads would lose the order.
+    found = values.group_by(columns, use_threads=False).aggregate([([], "count_all")])
     return [
         ({name: text_of(row[name]) for name in columns}, int(row["count_all"])) for row in found.to_pylist()
     ]
