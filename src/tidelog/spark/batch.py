@@ -32,6 +32,7 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark.cluster import Cluster
 from tidelog.spark.fetching import PartitionFetcher
+from tidelog.spark.filter_push import FilterPush
 from tidelog.spark.offsets import NO_OFFSET, Position, resolve
 from tidelog.spark.options import Everywhere, OptionError, SourceOptions
 from tidelog.spark.planner import split
@@ -48,7 +49,7 @@ class TidelogBatchReader(DataSourceReader):
         self.settings = read_settings(options)
         self._filters: list[Filter] = []
         if options.push_filters:
-            self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
+            self.pushFilters = FilterPush(self.take_filters)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
         cluster = Cluster(self.options)
@@ -136,23 +137,6 @@ def _opened(
         if key in end.at_latest:
             mine[-1] = replace(mine[-1], end=LATEST)
         yield from (part for part in mine if part.start != part.end)
-
-
-class _Pushing:
-    """`reader.pushFilters` as an object that Spark takes for the base class's method.
-
-    Spark refuses readers that override the method while filter pushdown is off. It compares `__func__`, so
-    with the function of the base class it accepts this object in either case.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: TidelogBatchReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._reader.take_filters(filters)
-        return filters
 
 
 def _narrowed(ranges: Iterable[OffsetRange], filter: Filter) -> Iterator[OffsetRange]:

@@ -73,13 +73,14 @@ def session(app: str = "tidelog", master: str | None = None, **conf: object) -> 
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tidelog")` known to a session that `session` did not create.
+    """Make `format("tidelog")` and `format("tidelog-table")` known to a session that is not from `session`.
 
     Spark looks for data sources with the `python3` of the PATH, unless PYSPARK_PYTHON was set before the
     session was created, and that Python may lack this package. Raises SparkMissing on a cluster with such a
     Python.
     """
     from tidelog.spark.source import TidelogDataSource
+    from tidelog.spark.table_source import TableDataSource
 
     context = spark.sparkContext
     if "PYSPARK_PYTHON" not in os.environ and (context.master or "").startswith("local"):
@@ -90,6 +91,7 @@ def register(spark: SparkSession) -> None:
             f" PYSPARK_PYTHON={sys.executable}, or the Python of the workers if that is another one"
         )
     spark.dataSource.register(TidelogDataSource)
+    spark.dataSource.register(TableDataSource)
 
 
 def _has_package(python: str) -> bool:
