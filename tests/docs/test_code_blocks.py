@@ -148,6 +148,8 @@ def prepare(page: str) -> dict[str, object]:
         Path("kafka-producer-async.properties").write_text("producer.type=async\n")
     if page == "docs/pipeline.md":
         table("left_swipes", ad_id=["ad-1", "ad-1"])
+    if page == "docs/tables.md":
+        table("credits", reason=["login", "swipe"], day=["2026-11-15", "2026-11-16"])
     if page == "docs/tutorials/first-pipeline.md":
         table("balances", user_id=["u1", "u2"], balance=[1, 2])
     return {}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tidelog.config import ConfigError
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.pipelines import state
-from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue
+from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Table
 from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
 from tidelog.spark.pipelines.quiet import spark_writes_to
 from tidelog.spark.pipelines.reasons import FlowFailed, flow_failed
@@ -24,6 +24,8 @@ from tidelog.spark.pipelines.registry import check_flows, find_all
 from tidelog.spark.pipelines.settings import resolve
 from tidelog.spark.pipelines.state import Claim, FlowStatus, PipelineStatus, StateFolder
 from tidelog.spark.pipelines.topics import prepare_topics
+from tidelog.spark.tables.maintenance import Maintenance, MaintenanceSettings, from_settings
+from tidelog.spark.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,8 +141,16 @@ class Outcome:
 class Running:
     """Started pipelines. Close it, or leave its `with` block, to end them."""
 
-    def __init__(self, pipelines: list[RunningPipeline], options: Options, folder: StateFolder) -> None:
+    def __init__(
+        self,
+        pipelines: list[RunningPipeline],
+        options: Options,
+        folder: StateFolder,
+        maintenance: MaintenanceSettings | None = None,
+    ) -> None:
         self.pipelines = pipelines
+        self._maintenance_settings = maintenance or MaintenanceSettings()
+        self._maintenance: Maintenance | None = None
         self.options = options
         self.folder = folder
         self._spark: SparkSession | None = None
@@ -176,6 +186,15 @@ class Running:
                 self._start(running, query, trigger)
             running.status.state = state.RUNNING
             self._write_status(force=True)
+        self._maintenance = Maintenance(
+            Store.of(self._spark, f"{place.data}/tables"), self._maintenance_settings, self._table_names
+        )
+        self._maintenance.start()
+
+    def _table_names(self) -> list[str]:
+        """The tables that this run writes."""
+        sinks = (sink for running in self.pipelines for flow in running.flows for sink in flow.sinks)
+        return sorted({sink.name for sink in sinks if isinstance(sink, Table)})
 
     def _start(self, running: RunningPipeline, query: FlowQuery, trigger: Mapping[str, str | bool]) -> None:
         try:
@@ -269,6 +288,8 @@ class Running:
             raise
         if each_turn is not None:
             each_turn(self)
+        if self._maintenance is not None and all(each.stop_deadline is None for each in self.pipelines):
+            self._maintenance.round()  # runs that end by themselves may be too short for the thread
         return self.outcome()
 
     def outcome(self) -> Outcome:
@@ -305,6 +326,8 @@ class Running:
     def close(self) -> None:
         """End everything now. For a clean end call `stop()` and `wait()` first."""
         try:
+            if self._maintenance is not None:
+                self._maintenance.close()
             for running in self.pipelines:
                 for query in running.queries:
                     query.stop_now()
@@ -352,7 +375,8 @@ def start(
     if spark is None:
         check_spark()
     pipelines = find_all(names)
-    settings = resolve(pipelines, options.settings)
+    maintenance, given = from_settings(options.settings)
+    settings = resolve(pipelines, given)
     trigger_arguments(options.trigger)
     flows = {pipeline.name: pipeline.flows(settings[pipeline.name]) for pipeline in pipelines}
     for pipeline in pipelines:
@@ -380,7 +404,7 @@ def start(
         for running in claimed:
             running.claim.close()
         raise
-    run = Running(claimed, options, folder)
+    run = Running(claimed, options, folder, maintenance)
     try:
         run.open(spark)
     except BaseException:
