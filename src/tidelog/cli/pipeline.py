@@ -460,6 +460,17 @@ def report(data: str, out: str | None) -> None:
         click.echo(write(data, out or (local / "report.html" if local is not None else "report.html")))
 
 
+@tool_command("migrate")
+@data_option
+@several("--writer", "NAME", "A writer of the old tables, pipeline/flow, without a checkpoint in the folder.")
+def migrate(data: str, writer: tuple[str, ...]) -> None:
+    """Turn tables of the format before Delta into Delta tables, once. A killed migration is run again."""
+    with pipeline_failing():
+        from tidelog.cli.pipeline_migrate import migrate_tables
+
+        migrate_tables(data, writer)
+
+
 def stopped(folder: StateFolder, name: str) -> bool:
     """Whether a pipeline has ended. Its process, and its lock, may serve other pipelines longer."""
     from tidelog.spark.pipelines.state import ENDED
@@ -492,5 +503,5 @@ def pipeline_failing() -> Iterator[None]:
             ctx.exit(1)
 
 
-for command in (run, list_, describe, status, stop, report):
+for command in (run, list_, describe, status, stop, report, migrate):
     pipeline.add_command(command)

@@ -17,6 +17,7 @@ from tidelog.config import ConfigError
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.pipelines import state
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Table
+from tidelog.spark.pipelines.migrate import refuse_old_tables
 from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
 from tidelog.spark.pipelines.quiet import spark_writes_to
 from tidelog.spark.pipelines.reasons import FlowFailed, flow_failed
@@ -179,6 +180,8 @@ class Running:
         for running in self.pipelines:
             running.status.jvm_pid = jvm_pid
         self._write_status(force=True)  # before a query runs: after a kill the next run waits for this JVM
+        store = Store.of(self._spark, f"{place.data}/tables")
+        refuse_old_tables(store, place.data)
         for running in self.pipelines:
             context = in_session(self._context(running), self._spark, place)
             running.queries = [FlowQuery(flow, context, place, self._link) for flow in running.flows]
@@ -186,9 +189,7 @@ class Running:
                 self._start(running, query, trigger)
             running.status.state = state.RUNNING
             self._write_status(force=True)
-        self._maintenance = Maintenance(
-            Store.of(self._spark, f"{place.data}/tables"), self._maintenance_settings, self._table_names
-        )
+        self._maintenance = Maintenance(store, self._maintenance_settings, self._table_names)
         self._maintenance.start()
 
     def _table_names(self) -> list[str]:
@@ -381,6 +382,9 @@ def start(
     flows = {pipeline.name: pipeline.flows(settings[pipeline.name]) for pipeline in pipelines}
     for pipeline in pipelines:
         check_flows(pipeline, flows[pipeline.name])
+    if state.local_path(options.data) is not None:  # in time, before Spark starts
+        data = options.data.rstrip("/")
+        refuse_old_tables(Store.of(None, f"{data}/tables"), data)
     folder = StateFolder(options.data)
     claimed: list[RunningPipeline] = []
     try:

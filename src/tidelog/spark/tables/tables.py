@@ -18,6 +18,7 @@ from deltalake.transaction import AddAction
 
 from tidelog.spark.tables import keyed
 from tidelog.spark.tables.columns import Shape, declared, shape_of
+from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.frames import frame
@@ -41,6 +42,7 @@ class Tables:
         self.spark = spark
         self.store = Store.of(spark, root)
         self.root = self.store.spark_uri
+        self._checked = False
 
     def names(self) -> list[str]:
         return [name for name in self.store.names() if _TABLE_NAME.fullmatch(name) and self.exists(name)]
@@ -79,7 +81,7 @@ class Tables:
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
         with self.store.errors():
-            snapshot = declared(target, Shape(rows.schema, tuple(partition_by), tuple(keys)))
+            snapshot = self._declared(target, Shape(rows.schema, tuple(partition_by), tuple(keys)))
             if snapshot.has(name):
                 return
         if keys:
@@ -114,7 +116,7 @@ class Tables:
         target = self._log(table)
         schema = rows.drop(aside).schema
         with self.store.errors():
-            snapshot = declared(target, Shape(schema, tuple(partition_by)))
+            snapshot = self._declared(target, Shape(schema, tuple(partition_by)))
             replayed = snapshot.has(name)
         if replayed:
             others = rows.where(F.col(aside).cast("boolean")).drop(aside)
@@ -158,6 +160,18 @@ class Tables:
                 )
             snapshot = self._snapshot(table, commit.version - 1)
         return frame(self.spark, shape_of(snapshot), self.store.below(table).spark_uri, snapshot)
+
+    def compact(self, table: str) -> int:
+        """Merge the small files of each day that has many; returns the number of replaced files."""
+        self._snapshot(table)
+        return Compactor(self.store.below(table)).run()
+
+    def _declared(self, target: DeltaLog, shape: Shape) -> Snapshot:
+        """A snapshot with these columns, in a store that refuses one of two writers of a version."""
+        if not self._checked:
+            self.store.check_commits()
+            self._checked = True
+        return declared(target, shape)
 
     def _snapshot(self, table: str, version: int | None = None, timestamp: str | None = None) -> Snapshot:
         with self.store.errors():
