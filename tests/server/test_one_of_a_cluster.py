@@ -15,6 +15,7 @@ from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.security import Security
 from tidelog.clients.settings import admin_settings
+from tidelog.controller import cluster_controller
 from tidelog.endpoints import Endpoint
 from tidelog.errors import ErrorCode, NetworkException
 from tidelog.metadata.async_tree import AsyncTree
@@ -22,6 +23,7 @@ from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.nodes import BrokerNode as RegistrationNode
 from tidelog.metadata.nodes import ControllerNode
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
+from tidelog.metadata.zookeeper import session
 from tidelog.network.loop import BrokerLoop
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -50,6 +52,10 @@ class OnSimulatedZooKeeper(RealPlatform):
         super().__init__()
         self.rng = random.Random(1)
         self.zookeeper = SimulatedZooKeeper(loop, self.rng)
+        self.guarded: list[AsyncTree] = []
+
+    def guard_session(self, config: ClusterConfig, tree: AsyncTree) -> None:
+        self.guarded.append(tree)
 
     async def connect_zookeeper(self, config: ClusterConfig, folder: str) -> AsyncTree:
         return await self.session(NAME)
@@ -100,10 +106,25 @@ async def create(client: AsyncConnection, name: str) -> None:
         await asyncio.sleep(0.01)
 
 
+def test_a_broker_has_its_guardian_when_it_is_ready(tmp_path: Path) -> None:
+    """Killed at once, it would else stay registered, perhaps as the controller, until its session expires."""
+    stage = Stage(tmp_path)
+
+    async def story() -> None:
+        await stage.broker.start()
+        assert len(stage.platform.guarded) == 1
+        await stage.broker.stop()
+
+    stage.run(story())
+
+
 def test_a_stop_does_not_wait_for_a_request_that_waits_for_zookeeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The controller and the session are given up soon: a stop waits for ZooKeeper for them, too.
     monkeypatch.setattr(broker_module, "TREE_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_controller, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(session, "CLOSE_SECONDS", 0.1)
     stage = Stage(tmp_path)
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=BROKER, resource_name="")
 

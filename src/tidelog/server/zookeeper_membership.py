@@ -66,8 +66,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.server")
 
 UNCLEAN_ELECTIONS = "unclean.leader.election.enable"
-GUARDIAN_DELAY = 0.05
-"""Seconds from the registration to the start of the guardian."""
 
 SESSION_MARGIN = 1.5
 """ZooKeeper ends the session of a dead process within this multiple of its time-out."""
@@ -110,7 +108,6 @@ class ZooKeeperMembership:
         self._has_joined = False
         self._is_connected = True  # to ZooKeeper
         self._hand_over_limit: asyncio.Timeout | None = None
-        self._guarding: asyncio.TimerHandle | None = None
         self._guardian: SessionGuardian | None = None
 
     @property
@@ -291,12 +288,8 @@ class ZooKeeperMembership:
         controller.start()
         self._has_joined = True
         if self._cluster.guardian_enable:
-            # Clients are served first.
-            self._guarding = asyncio.get_running_loop().call_later(GUARDIAN_DELAY, self._guard)
-
-    def _guard(self) -> None:
-        assert self._tree is not None
-        self._guardian = self._platform.guard_session(self._cluster, self._tree)
+            # Before the broker says that it is ready: it may be killed at once then.
+            self._guardian = self._platform.guard_session(self._cluster, self._tree)
 
     def _has_our_controller(self) -> bool:
         assert self._metadata is not None
@@ -470,8 +463,6 @@ class ZooKeeperMembership:
         return self._broker_epoch
 
     async def close(self) -> None:
-        if self._guarding is not None:
-            self._guarding.cancel()
         if self._tree is not None:
             await self._tree.close()
         if self._guardian is not None:
