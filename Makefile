@@ -9,6 +9,9 @@ DOCS_STAMP := $(VENV)/.docs-installed
 PORT   ?= 9092
 # Three tests at a time for two cores: many wait for brokers, clients and time-outs.
 JOBS   ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
+# A worker without tests takes half of those that another has left. The default hands out so many at once that
+# one worker gets nearly all tests with Spark, and the others end long before it.
+SHARED := --dist worksteal
 # What runs on one broker in `make test` and on three in `make test-cluster`.
 CLUSTER_SUITES := $(addprefix tests/,clients cli groups transactions exactly_once interop behaviour)
 # What also runs on three brokers with TLS, SCRAM and ACLs, in `make test-secure`.
@@ -50,10 +53,10 @@ run: $(RUN_STAMP) ## a broker on 127.0.0.1:9092 (PORT=N for another), data in ./
 	@$(BIN)/tidelog demo --port $(PORT)
 
 test: $(STAMP)   ## the tests, short form
-	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not other_clients and not long'
+	$(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not long'
 
 test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and records
-	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not other_clients'
+	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients'
 
 test-cluster: $(STAMP) ## the suites of clients, groups and transactions on three brokers and a real ZooKeeper (needs Java 17+)
 	TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not long' $(CLUSTER_SUITES)
@@ -62,7 +65,7 @@ test-secure: $(STAMP) ## the suites of groups, transactions and faults on three 
 	TIDELOG_TEST_SECURITY=1 TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not long' $(SECURE_SUITES)
 
 test-spark-4.2: $(SPARK_4_2)/.installed ## the tests with Spark on PySpark 4.2 (needs Java 17+; from PyPI into .venv-spark-4.2)
-	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not other_clients and not long' tests/spark
+	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not long' tests/spark
 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
 	@$(BIN)/python -m tests.kafka.jars
