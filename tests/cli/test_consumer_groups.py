@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kafka import KafkaConsumer
-from tests.support.fixtures import given_broker
+from tests.support.fixtures import QUICK_REBALANCES, given_broker
 from tests.support.group_members import Members
 from tests.support.own_cluster import any_broker
 from tests.support.routing import coordinator_address
@@ -37,7 +37,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
+    settings = {**QUICK_REBALANCES, "offsets.topic.num.partitions": "5"}
     with any_broker(tmp_path_factory.mktemp("broker"), settings) as broker:
         yield broker.bootstrap
 

@@ -15,7 +15,7 @@ from traceback import extract_tb
 
 import pytest
 
-from tests.support.fixtures import given_broker
+from tests.support.fixtures import QUICK_REBALANCES, given_broker
 from tests.support.own_broker import OwnBrokers
 from tests.support.own_cluster import any_broker
 from tests.support.wait import eventually
@@ -44,7 +44,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    with any_broker(tmp_path_factory.mktemp("handlers"), {"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with any_broker(tmp_path_factory.mktemp("handlers"), QUICK_REBALANCES) as broker:
         yield broker.bootstrap
 
 

@@ -151,7 +151,10 @@ def test_a_kill_loses_nothing_and_what_was_committed_is_not_done_again(crew: Cre
     "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.needs("group.version"))]
 )
 def test_two_processes_share_the_partitions_and_hand_them_over_in_order(crew: Crew, protocol: str) -> None:
-    first = crew.start(group_protocol=protocol)
+    settings = {"group_protocol": protocol}
+    if protocol == "classic":
+        settings["heartbeat_interval_ms"] = "300"  # the first soon learns of the second
+    first = crew.start(**settings)
     written = 0
 
     def goes_on(condition: Callable[[], bool]) -> Callable[[], bool]:
@@ -170,7 +173,7 @@ def test_two_processes_share_the_partitions_and_hand_them_over_in_order(crew: Cr
         return sum(who == pid for who, _, _ in crew.handled())
 
     crew.wait_for(goes_on(lambda: handled_by(first) > 100), "the first works")
-    second = crew.start(group_protocol=protocol)
+    second = crew.start(**settings)
     crew.wait_for(goes_on(lambda: handled_by(second) > 100), "the second works")
     crew.stop(0)
     before = len(crew.handled())

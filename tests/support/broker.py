@@ -76,7 +76,9 @@ class Broker:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def command(self, ready_file: Path) -> list[str]:
-        settings = {"log.dirs": str(self.data), **self.settings}
+        # The first member of a group does not wait for others, unless a file has to say it.
+        quick = {} if self.properties is not None else {"group.initial.rebalance.delay.ms": "0"}
+        settings = {"log.dirs": str(self.data), **quick, **self.settings}
         port = self.port if self._keep_port else 0
         settings.setdefault("listeners", f"{self._protocol}://{self.host}:{port}")
         command = [sys.executable, "-m", "tidelog", "start"]

@@ -19,6 +19,14 @@ from tests.support.own_broker import OwnBroker, OwnBrokers
 from tests.support.own_broker import own_broker as start_own_broker
 from tests.support.own_cluster import any_broker
 
+QUICK_REBALANCES = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
+"""A group does not wait for more members, and its members soon learn what they have to give up. Sessions are
+as long as Kafka's: a member on a busy machine stays."""
+
 
 def given_broker() -> str | None:
     """The broker that was named to be used instead of ours."""
@@ -32,7 +40,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     # It outlives the five minutes between two looks for old records, and tests write records of 1970.
-    settings = {"log.retention.check.interval.ms": str(24 * 3600 * 1000)}
+    settings = {**QUICK_REBALANCES, "log.retention.check.interval.ms": str(24 * 3600 * 1000)}
     with any_broker(tmp_path_factory.mktemp("broker"), settings) as broker:
         yield broker.bootstrap
 

@@ -96,7 +96,7 @@ class Members:
 
     def _consumer(self, group: str, topics: Sequence[str], protocol: str, name: str) -> Consumer:
         client_id, _, instance = name.partition("@")
-        settings: dict[str, str | bool] = {
+        settings: dict[str, str | bool | int] = {
             "bootstrap.servers": self.bootstrap,
             "group.id": group,
             "client.id": client_id,
@@ -104,6 +104,8 @@ class Members:
             "enable.auto.commit": False,
             "group.protocol": protocol,
         }
+        if protocol == "classic":
+            settings["heartbeat.interval.ms"] = 100  # so it soon learns of other members
         if instance:
             settings["group.instance.id"] = instance
         consumer = Consumer(settings)
