@@ -7,7 +7,6 @@ Faults: `kill`, `stop`, `start`, `pause` and `resume` of a broker, `cut` of its 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ from tests.support.cluster import ClusterOfBrokers
 from tests.support.loop_thread import LoopThread
 from tests.support.run_queue import within_own_time
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tests.support.zookeeper import zookeeper_server
 from tidelog.metadata.zookeeper import close_session
 
@@ -58,11 +57,6 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
     "transaction.two.phase.commit.enable": "true",
 }
-
-
-def patience(seconds: float) -> float:
-    """A limit for what happens in the end, longer as more processes want each core of this machine."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class _ProxiedBrokers(ClusterOfBrokers):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from tests.chaos.faulty_cluster import FaultyCluster, patience
-from tests.support.wait import eventually
+from tests.chaos.faulty_cluster import FaultyCluster
+from tests.support.wait import eventually, patience
 
 
 class Nemesis:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.controllers import check_controllers
-from tests.chaos.faulty_cluster import BROKERS, FaultyCluster, patience
+from tests.chaos.faulty_cluster import BROKERS, FaultyCluster
 from tests.chaos.moving_brokers import MovingBrokers
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.writer import SteadyWriter, check_writes
@@ -27,7 +27,7 @@ from tests.groups.story import Flavour
 from tests.groups.story import Story as GroupStory
 from tests.support.contents import read_with_client
 from tests.support.scale import scale
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin, NewTopic
 from tidelog.errors import TopicAlreadyExists
 

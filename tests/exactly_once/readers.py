@@ -84,7 +84,7 @@ class Reader:
 
 class ConfluentReader(Reader):
     def _read_all(self) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+        from confluent_kafka import Consumer, KafkaError, TopicPartition
 
         consumer = Consumer(
             {
@@ -99,10 +99,16 @@ class ConfluentReader(Reader):
                 "log_level": 0,
             }
         )
-        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for topic, index in self.partitions])
+        # The logs start at 0. A client that has to ask for the first offset never reads if the broker, which
+        # has just started, does not know the partition yet.
+        consumer.assign([TopicPartition(topic, index, 0) for topic, index in self.partitions])
         try:
             while not self._ends.is_set():
                 found = consumer.consume(500, POLL_SECONDS)
+                for message in found:
+                    error = message.error()
+                    if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                        raise RuntimeError(f"it reads {message.topic()} no further: {error.str()}")
                 self._got(
                     [
                         Entry(

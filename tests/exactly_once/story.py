@@ -25,7 +25,7 @@ from tests.exactly_once.outside import read_final, wait_until_stable
 from tests.exactly_once.readers import ConfluentReader, KafkaPythonReader, OffsetReader, Reader
 from tests.exactly_once.sessions import ANSWER_MS
 from tests.exactly_once.writer import Writer, WriterProcess
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin, NewTopic
 from tidelog.simulation.checks.transaction_checker import Final, Problem, check, report
 from tidelog.simulation.checks.transaction_history import (
@@ -367,7 +367,8 @@ class Story:
         for reader in self.readers:
             if not isinstance(reader, OffsetReader):
                 logs = first.committed if reader.isolation == COMMITTED else first.uncommitted
-                reader.drain({place: log[-1][0] for place, log in logs.items() if log}, self.cast.patience)
+                last = {place: log[-1][0] for place, log in logs.items() if log}
+                reader.drain(last, patience(self.cast.patience))
             reader.close()
 
     def problems(self) -> list[Problem]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.chaos.faulty_cluster import patience
 from tests.kafka.jars import run_tool
 from tests.replication.elastic_cluster import ElasticCluster
 from tests.replication.load import BULK, BULK_BYTES, ClientLoad
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 
 TOOLS = "org.apache.kafka.tools."
 REASSIGN = TOOLS + "reassign.ReassignPartitionsCommand"

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.chaos.faulty_cluster import patience
 from tests.chaos.writer import SteadyWriter, check_writes
 from tests.exactly_once.moving import Moving
 from tests.groups.story import Flavour
@@ -19,7 +18,7 @@ from tests.groups.story import Story as GroupStory
 from tests.replication.elastic_cluster import ElasticCluster
 from tests.replication.readers import Sightings, SteadyReader
 from tests.support.contents import produce, read_with_client
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog.simulation.checks.transaction_history import FAIL, INFO, NEMESIS
 
 TOPIC, BULK = "steady", "bulk"

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.chaos.faulty_cluster import BROKERS, patience
+from tests.chaos.faulty_cluster import BROKERS
 from tests.replication.links import LinkState
 from tests.replication.replicated_cluster import ReplicatedCluster
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 
 
 class ReplicationNemesis:

@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.chaos.faulty_cluster import BROKERS, FaultyCluster, patience
+from tests.chaos.faulty_cluster import BROKERS, FaultyCluster
 from tests.replication.links import BrokerLinks, LinkState
 from tests.support.loop_thread import LoopThread
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin
 from tidelog.errors import KafkaError
 

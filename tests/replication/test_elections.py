@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faulty_cluster import patience
 from tests.chaos.writer import SteadyWriter, check_writes
 from tests.replication.elastic_cluster import ElasticCluster
 from tests.support.contents import produce, read_with_client
 from tests.support.scale import scale
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog.clients.admin import AlterConfigOp, ConfigResource, ElectionType, ResourceType
 from tidelog.errors import EligibleLeadersNotAvailable
 

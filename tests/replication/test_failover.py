@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faulty_cluster import BROKERS, patience
+from tests.chaos.faulty_cluster import BROKERS
 from tests.replication.gaps import GapWriter
 from tests.replication.replicated_cluster import ReplicatedCluster
 from tests.support.contents import read_with_client
 from tests.support.scale import scale
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin, NewTopic
 
 TOPIC = "watched"

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faulty_cluster import patience
 from tests.chaos.writer import SteadyWriter, check_writes
 from tests.replication.elastic_cluster import ElasticCluster
 from tests.replication.failing_disk import FailingDiskBroker
 from tests.replication.readers import Sightings, SteadyReader
 from tests.support.contents import produce, read_with_client
 from tests.support.scale import scale
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog.clients.admin import AlterConfigOp, ConfigResource, ElectionType, Replica, ResourceType
 
 PARTITIONS = 4

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faulty_cluster import patience
 from tests.replication.elastic_cluster import ElasticCluster
 from tests.replication.load import BULK, BULK_BYTES, PARTITIONS, ClientLoad
 from tests.support.scale import scale
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 
 THROTTLE = BULK_BYTES * PARTITIONS // 3
 """Bytes a second: a move takes a few seconds."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.controllers import check_controllers
-from tests.chaos.faulty_cluster import BROKERS, patience
+from tests.chaos.faulty_cluster import BROKERS
 from tests.chaos.writer import SteadyWriter, check_writes
 from tests.exactly_once.moving import Moving
 from tests.exactly_once.story import READERS, Cast
@@ -29,6 +29,7 @@ from tests.replication.replicas import differences, partition_folders
 from tests.replication.replicated_cluster import ReplicatedCluster
 from tests.support.contents import read_with_client
 from tests.support.scale import scale
+from tests.support.wait import patience
 from tidelog import Admin, NewTopic
 
 SECONDS = scale(30, 600)

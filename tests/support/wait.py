@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -35,3 +36,8 @@ async def eventually_async(
         if loop.time() >= deadline:
             raise AssertionError(f"{what}: not within {timeout} s (last seen: {value!r})")
         await asyncio.sleep(interval)
+
+
+def patience(seconds: float) -> float:
+    """A limit for what happens in the end, longer as more processes want each core of this machine."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
