@@ -213,7 +213,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_process_leaves_no_lock_and_is_seen_to_be_gone(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_lease_and_is_seen_to_be_gone(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -225,7 +225,7 @@ def test_a_killed_process_leaves_no_lock_and_is_seen_to_be_gone(tmp_path: Path) 
             assert f"mine: running, process {process.pid}" in running.output
         finally:
             process.kill()
-    # The number in the file may be anybody's by now: only the lock counts.
+    # The number in the file may be anybody's by now: only the lease counts.
     folder = StateFolder(str(tmp_path))
     status = folder.read("mine")
     assert status is not None
@@ -239,13 +239,12 @@ def test_a_killed_process_leaves_no_lock_and_is_seen_to_be_gone(tmp_path: Path) 
 
 def test_a_status_that_another_version_wrote_is_passed_over(tmp_path: Path) -> None:
     folder = StateFolder(str(tmp_path))
-    folder.path.mkdir()
     for text in ("", "{", "[]", '{"flows": {}}', '{"pipeline": "mine", "flows": {"a": {"colour": 1}}}'):
-        (folder.path / "mine.json").write_text(text)
+        folder.files.write("mine.json", text)
         assert folder.read("mine") is None
 
 
-def test_where_status_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_the_log_of_spark_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert state.status_folder("here") == Path("here/status")
     assert state.status_folder("file:///data/x") == Path("/data/x/status")

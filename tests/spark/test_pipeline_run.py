@@ -14,7 +14,7 @@ import pytest
 
 from tests.spark.hands import Hands
 from tests.support.wait import eventually
-from tidelog.spark.pipelines import runner, state
+from tidelog.spark.pipelines import lease, runner, state
 from tidelog.spark.pipelines.declare import (
     Context,
     Flow,
@@ -26,9 +26,10 @@ from tidelog.spark.pipelines.declare import (
     Table,
     Topic,
 )
+from tidelog.spark.pipelines.lease import Holder
 from tidelog.spark.pipelines.reasons import FlowFailed
 from tidelog.spark.pipelines.runner import Options, Running
-from tidelog.spark.pipelines.state import AlreadyRunning, StateFolder
+from tidelog.spark.pipelines.state import AlreadyRunning, LeaseLost, StateFolder
 from tidelog.spark.pipelines.topics import MissingTopics
 from tidelog.spark.tables import Tables
 
@@ -192,6 +193,26 @@ def test_a_stop_ends_the_batch_that_is_being_written_and_begins_no_other(
     assert notes.batches == [(0, 2)]
     runner.run([words], bootstrap=hands.bootstrap, data=data, trigger="available-now", spark=spark)
     assert notes.batches == [(0, 2), (1, 1)], "nothing was lost and nothing came twice"
+
+
+def test_a_driver_whose_lease_was_taken_writes_nothing_more(
+    spark: SparkSession, hands: Hands, data: str
+) -> None:
+    topic, notes = hands.topic(), Notes()
+    hands.produce(topic, ["one"])
+    words = declared(topic, notes)
+    with runner.start([words], options(hands, data), spark=spark) as running:
+        held = running.pipelines[0].claim.lease
+        eventually(lambda: running.turn() and notes.batches, "a batch is written", SECONDS, 0.05)
+        other = Holder("beta", 71, 0.0, "another kernel")
+        assert lease._commit(held.leases._table(), "words", held.epoch + 1, other)
+        hands.produce(topic, ["two"])
+        with pytest.raises(LeaseLost, match="words was taken over by process 71 on beta since 1970-01-01"):
+            running.wait()
+    assert notes.batches == [(0, 1)]
+    written = StateFolder(data).files.read("words.json")
+    assert written is not None
+    assert json.loads(written)["state"] == "running", "the status is that of the other driver"
 
 
 def test_a_stop_does_not_wait_for_ever(spark: SparkSession, hands: Hands, data: str) -> None:

@@ -385,7 +385,8 @@ def print_status(found: Iterable[PipelineStatus]) -> None:
 
     now = time.time()
     for each in found:
-        process = f", process {each.pid}" if each.state in ("starting", "running", "stopping") else ""
+        at_work = each.state in ("starting", "running", "stopping")
+        process = f", process {each.pid} on {each.host}" if at_work else ""
         click.echo(f"{each.pipeline}: {each.state}{process}, {each.rows:,} rows since its start")
         if each.error:
             click.echo(f"  {each.error}")
@@ -395,9 +396,9 @@ def print_status(found: Iterable[PipelineStatus]) -> None:
             if flow.batch is not None:
                 ago = now - flow.updated_at
                 parts.append(f"batch {flow.batch} in {flow.batch_ms / 1000:.1f} s, {ago:,.0f} s ago")
-            at_work = running_batch(flow) if process else None
-            if at_work is not None:
-                parts.append(at_work)
+            being_written = running_batch(flow) if at_work else None
+            if being_written is not None:
+                parts.append(being_written)
             elif flow.batch is None:
                 parts.append("no micro-batch yet")
             click.echo(f"  {name}: {', '.join(parts)}")
@@ -431,7 +432,7 @@ def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) 
         left = list(running)
         while left and time.monotonic() < deadline:
             left = [name for name in left if not stopped(folder, name)]
-            time.sleep(0.1 if left else 0)
+            time.sleep(folder.poll_seconds if left else 0)
         for name in running:
             click.echo(f"{name}: {'still running' if name in left else 'stopped'}")
     if left:
@@ -497,7 +498,13 @@ def pipeline_failing() -> Iterator[None]:
             )
             ctx.exit(1)
         except RuntimeError as error:
-            if type(error).__name__ not in ("SparkMissing", "SparkDied", "FlowFailed", "ClusterUnreachable"):
+            if type(error).__name__ not in (
+                "SparkMissing",
+                "SparkDied",
+                "FlowFailed",
+                "ClusterUnreachable",
+                "LeaseLost",
+            ):
                 raise
             click.echo(f"tidelog: {error}", err=True)
             ctx.exit(1)

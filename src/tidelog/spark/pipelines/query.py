@@ -25,7 +25,7 @@ from tidelog.spark.pipelines.running_batch import (
     log_span,
     offset_range,
 )
-from tidelog.spark.pipelines.state import FAILED, RUNNING, STOPPED
+from tidelog.spark.pipelines.state import FAILED, RUNNING, STOPPED, LeaseLost
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,10 +83,21 @@ class Place:
 class FlowQuery:
     """A flow that can be started once, and stopped between two micro-batches."""
 
-    def __init__(self, flow: Flow, context: Context, place: Place, link: AdminLink) -> None:
-        """`link` reaches the brokers of `place`. The caller closes it."""
+    def __init__(
+        self,
+        flow: Flow,
+        context: Context,
+        place: Place,
+        link: AdminLink,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`link` reaches the brokers of `place`. The caller closes it.
+
+        `check` raises LeaseLost if this driver must not write. It is called before each micro-batch.
+        """
         self.flow = flow
         self._link = link
+        self._check = check
         self.name = f"{context.pipeline}/{flow.name}"
         self._context = replace(context, writer=self.name)
         self._place = place
@@ -169,6 +180,7 @@ class FlowQuery:
             if self._closing:  # checked after the batch is marked, so that a stop cannot miss it
                 self._turned_away = True
                 raise Stopping(f"{self.name} is stopping; micro-batch {batch} is done at the next start")
+            self._check_lease(batch)
             self._running = batch, time.time()
             self.write(rows, batch)
             self._written = batch
@@ -179,6 +191,13 @@ class FlowQuery:
         finally:
             self._writing = False
             self._running = None
+
+    def _check_lease(self, batch: int) -> None:
+        try:
+            self._check()
+        except LeaseLost:  # the run sees it and says so
+            self._turned_away = True
+            raise Stopping(f"{self.name} was taken over; micro-batch {batch} is the other driver's") from None
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Write every sink in order. The rows are computed once for all of them."""

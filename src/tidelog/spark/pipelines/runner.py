@@ -23,7 +23,7 @@ from tidelog.spark.pipelines.quiet import spark_writes_to
 from tidelog.spark.pipelines.reasons import FlowFailed, flow_failed
 from tidelog.spark.pipelines.registry import check_flows, find_all
 from tidelog.spark.pipelines.settings import resolve
-from tidelog.spark.pipelines.state import Claim, FlowStatus, PipelineStatus, StateFolder
+from tidelog.spark.pipelines.state import Claim, FlowStatus, LeaseLost, PipelineStatus, StateFolder
 from tidelog.spark.pipelines.topics import prepare_topics
 from tidelog.spark.tables.maintenance import Maintenance, MaintenanceSettings, from_settings
 from tidelog.spark.tables.store import Store
@@ -157,7 +157,8 @@ class Running:
         self._spark: SparkSession | None = None
         self._owns_spark = False
         self._next_status = 0.0
-        self._failure: FlowFailed | None = None
+        self._next_request = 0.0
+        self._failure: FlowFailed | LeaseLost | None = None
         self._link = AdminLink({**options.client, "bootstrap.servers": options.bootstrap})
 
     @property
@@ -184,7 +185,8 @@ class Running:
         refuse_old_tables(store, place.data)
         for running in self.pipelines:
             context = in_session(self._context(running), self._spark, place)
-            running.queries = [FlowQuery(flow, context, place, self._link) for flow in running.flows]
+            check = running.claim.check
+            running.queries = [FlowQuery(flow, context, place, self._link, check) for flow in running.flows]
             for query in running.queries:
                 self._start(running, query, trigger)
             running.status.state = state.RUNNING
@@ -223,10 +225,12 @@ class Running:
     def turn(self) -> bool:
         """Check all pipelines once, without waiting; False when all have ended.
 
-        Raises `FlowFailed` when a flow failed and the others have been stopped.
+        Raises `FlowFailed` when a flow failed and the others have been stopped, `LeaseLost` when another
+        driver took a pipeline over.
         """
+        asks = self._asks_for_stop()
         for running in self.pipelines:
-            if running.stop_deadline is None and self.folder.stop_requested(running.name):
+            if asks and running.stop_deadline is None and self.folder.stop_requested(running.name):
                 self.stop(running.name)
             for query in running.queries:
                 query.look()
@@ -240,8 +244,23 @@ class Running:
             raise self._failure
         return False
 
+    def _asks_for_stop(self) -> bool:
+        """Whether it is time to look for requests to stop. On a remote store each look takes a while."""
+        now = time.monotonic()
+        if now < self._next_request:
+            return False
+        self._next_request = now + self.folder.poll_seconds
+        return True
+
     def _see_failure(self, running: RunningPipeline) -> None:
         if running.status.error is not None:
+            return
+        if running.claim.lost is not None:
+            running.status.state, running.status.error = state.FAILED, str(running.claim.lost)
+            self._failure = self._failure or running.claim.lost
+            for query in running.queries:
+                query.stop_now()
+            self.stop()
             return
         for query in running.queries:
             error = query.failure() if query.ended else None
@@ -263,7 +282,8 @@ class Running:
                     query.stop_now()
         if running.ended and running.status.state not in state.ENDED:
             running.status.state = state.STOPPED
-            self.folder.forget_request(running.name)
+            if running.claim.lost is None:
+                self.folder.forget_request(running.name)
 
     def stop(self, pipeline: str | None = None) -> None:
         """Request that one pipeline or all end after their micro-batch. `turn` carries it out."""
@@ -319,10 +339,11 @@ class Running:
     def _write_status(self, *, force: bool = False) -> None:
         now = time.monotonic()
         if force or now >= self._next_status:
-            self._next_status = now + STATUS_SECONDS
+            self._next_status = now + max(STATUS_SECONDS, 2 * self.folder.poll_seconds)
             for running in self.pipelines:
                 running.status.flows = self.flows(running)
-                self.folder.write(running.status)
+                if running.claim.lost is None:  # else it is the status of the driver that took over
+                    self.folder.write(running.status)
 
     def close(self) -> None:
         """End everything now. For a clean end call `stop()` and `wait()` first."""
@@ -472,7 +493,10 @@ def new_session(options: Options) -> SparkSession:
 
 def wait_for_old_jvm(before: PipelineStatus | None) -> None:
     """Wait for the JVM of a killed driver: it lives on for a moment and may still write a micro-batch."""
-    if before is None or before.host != state.this_process("").host or before.state in state.ENDED:
+    here = state.this_process("")
+    if before is None or before.state in state.ENDED:
+        return
+    if (before.host, before.machine) != (here.host, here.machine):
         return
     deadline = time.monotonic() + OLD_JVM_SECONDS
     while state.process_is_java(before.jvm_pid):

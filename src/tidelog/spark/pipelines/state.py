@@ -1,30 +1,28 @@
-"""The status of a running pipeline for other programs: a status file, a lock, and requests to stop.
+"""The status of a running pipeline for other programs: a status file, a lease, and requests to stop.
 
-The lock is the kernel's, so it ends with the process in any case. A process id in a status file may belong to
-another process by now. The folder is `<data>/status`, or a folder in the user's state folder if data is not
-on a local disk.
+All of them are in `<data>/status`, wherever the data is, so they serve every host that reaches the data. Only
+Spark's log is on the host of the driver: in the same folder if it is local, else in the user's state folder.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import re
-import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from tidelog.spark.pipelines.lease import AlreadyRunning, Lease, LeaseLost, Leases, Times, this_holder
+from tidelog.spark.pipelines.run_files import local_path, run_files
+
+__all__ = ["AlreadyRunning", "LeaseLost", "local_path"]
 
 STARTING, RUNNING, STOPPING, STOPPED, FAILED = "starting", "running", "stopping", "stopped", "failed"
 ENDED = (STOPPED, FAILED)
 KILLED = "killed"
 """The state of a pipeline whose file says that it runs, but whose process is gone."""
-
-
-class AlreadyRunning(ValueError):
-    """The pipeline is already running on this data folder."""
 
 
 @dataclass(slots=True)
@@ -53,6 +51,7 @@ class PipelineStatus:
     state: str = STARTING
     pid: int = 0
     host: str = ""
+    machine: str = ""
     jvm_pid: int = 0
     bootstrap: str = ""
     data: str = ""
@@ -72,14 +71,8 @@ class PipelineStatus:
         return sum(known) if known else None
 
 
-def local_path(data: str) -> Path | None:
-    """The local folder of data; None for other file systems."""
-    if data.startswith("file:"):
-        return Path(re.sub(r"^file:(//)?(?=/)", "", data))
-    return None if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:", data) else Path(data)
-
-
 def status_folder(data: str) -> Path:
+    """The folder of Spark's log on this host."""
     local = local_path(data)
     if local is not None:
         return local / "status"
@@ -88,89 +81,91 @@ def status_folder(data: str) -> Path:
 
 
 class StateFolder:
-    """The status files, locks and stop requests of the pipelines on one data folder."""
+    """The status files, leases and stop requests of the pipelines on one data folder."""
 
-    def __init__(self, data: str) -> None:
-        self.path = status_folder(data)
+    def __init__(
+        self, data: str, options: Mapping[str, str] | None = None, times: Times | None = None
+    ) -> None:
+        """`options` are those of delta-rs for the store of the data, for example its credentials."""
+        self.files = run_files(f"{data.rstrip('/')}/status", options)
+        self.leases = Leases(self.files, times)
+
+    @property
+    def poll_seconds(self) -> float:
+        """How often status and requests may be read or written."""
+        return self.files.poll_seconds
 
     def names(self) -> list[str]:
-        return sorted(file.stem for file in self.path.glob("*.json"))
+        return [name.removesuffix(".json") for name in self.files.names() if name.endswith(".json")]
 
     def read(self, pipeline: str) -> PipelineStatus | None:
         """The last written status; `killed` if the process died without writing its end."""
         try:
-            values = json.loads((self.path / f"{pipeline}.json").read_text())
+            values = json.loads(self.files.read(f"{pipeline}.json") or "")
             flows = {name: FlowStatus(**flow) for name, flow in values.pop("flows").items()}
             status = PipelineStatus(**values, flows=flows)
-        except FileNotFoundError:
-            return None
         except (ValueError, TypeError, KeyError, AttributeError):
-            return None  # written by another version of this program
+            return None  # there is none, or it was written by another version of this program
         if status.state not in ENDED and not self.runs(pipeline):
             status.state = KILLED
         return status
 
     def write(self, status: PipelineStatus) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
         status.updated_at = time.time()
-        target = self.path / f"{status.pipeline}.json"
-        scratch = self.path / f".{status.pipeline}.{os.getpid()}"
-        scratch.write_text(json.dumps(asdict(status), indent=1))
-        scratch.replace(target)
+        self.files.write(f"{status.pipeline}.json", json.dumps(asdict(status), indent=1))
 
     def runs(self, pipeline: str) -> bool:
-        """Whether a process on this machine holds the pipeline's lock."""
-        try:
-            with (self.path / f"{pipeline}.lock").open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        """Whether a driver, on this host or another one, holds the pipeline's lease."""
+        return self.leases.holder(pipeline) is not None
 
     def claim(self, pipeline: str) -> Claim:
-        """Lock the pipeline on this data folder, until the claim is closed or the process ends."""
-        return Claim(self, pipeline)
+        """Take the pipeline on this data folder, until the claim is closed or the process ends."""
+        lease = self.leases.acquire(pipeline)
+        try:
+            before = self.read(pipeline)
+            if before is not None and before.state not in ENDED:
+                before.state = KILLED
+            self.forget_request(pipeline)
+        except BaseException:
+            lease.close()
+            raise
+        return Claim(lease, before)
 
     def request_stop(self, pipeline: str) -> None:
-        (self.path / f"{pipeline}.stop").touch()
+        """Ask the driver, wherever it runs, to stop the pipeline after its micro-batch."""
+        me = this_holder()  # an empty object cannot be written to every store
+        self.files.write(f"{pipeline}.stop", json.dumps({"host": me.host, "pid": me.pid, "at": me.at}))
 
     def stop_requested(self, pipeline: str) -> bool:
-        return (self.path / f"{pipeline}.stop").exists()
+        return self.files.read(f"{pipeline}.stop") is not None
 
     def forget_request(self, pipeline: str) -> None:
-        (self.path / f"{pipeline}.stop").unlink(missing_ok=True)
+        self.files.delete(f"{pipeline}.stop")
 
 
+@dataclass(slots=True)
 class Claim:
-    """A held lock. Spark's processes do not inherit the file, so the lock ends with this process."""
+    """A pipeline that this driver runs, and its status from the run before."""
 
-    def __init__(self, folder: StateFolder, pipeline: str) -> None:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        self._file = (folder.path / f"{pipeline}.lock").open("ab")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise AlreadyRunning(
-                f"{pipeline} already runs on this data folder{_who(folder, pipeline)}; "
-                f"stop it with `tidelog pipeline stop {pipeline}`, or choose another --data"
-            ) from None
-        self.before = folder.read(pipeline)
-        folder.forget_request(pipeline)
+    lease: Lease
+    before: PipelineStatus | None
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Set when another driver has taken the pipeline over."""
+        return self.lease.lost
+
+    def check(self) -> None:
+        """Raise LeaseLost if another driver has taken the pipeline over."""
+        self.lease.check()
 
     def close(self) -> None:
-        self._file.close()
-
-
-def _who(folder: StateFolder, pipeline: str) -> str:
-    status = folder.read(pipeline)
-    return f" (process {status.pid})" if status is not None and status.pid else ""
+        self.lease.close()
 
 
 def this_process(pipeline: str) -> PipelineStatus:
-    return PipelineStatus(pipeline, pid=os.getpid(), host=socket.gethostname(), started_at=time.time())
+    me = this_holder()
+    return PipelineStatus(pipeline, pid=me.pid, host=me.host, machine=me.machine, started_at=me.since)
 
 
 def process_is_java(pid: int) -> bool:
