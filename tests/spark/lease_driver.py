@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tidelog.spark.pipelines import lease
 from tidelog.spark.pipelines.lease import AlreadyRunning, Holder, Lease, LeaseLost, Times
 from tidelog.spark.pipelines.state import StateFolder
+from tidelog.spark.tables.store import Store
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -64,7 +65,7 @@ def main() -> None:
         move_to(host)
     if given.pop("unsafe", False):
         commit_unsafely()
-    folder = StateFolder(data, given, times)
+    folder = StateFolder(data, Store(data, given), times)
     folder.leases.holder(PIPELINE)  # imports what an acquisition needs
     print(json.dumps({"answer": "ready"}), flush=True)
     obey(folder)

@@ -26,6 +26,7 @@ from tidelog.cli.main import main
 from tidelog.spark.pipelines import lease, state
 from tidelog.spark.pipelines.lease import Holder, Leases, Times
 from tidelog.spark.pipelines.state import AlreadyRunning, StateFolder
+from tidelog.spark.tables.store import Store
 
 SECONDS = 60.0
 QUICK = Times(renew=0.2, lease=1.5)
@@ -337,7 +338,7 @@ def test_on_a_store_of_objects_it_is_the_same(start: StartDriver, bucket: dict[s
     assert loser.does("acquire") == "done"
     os.killpg(winner.process.pid, signal.SIGCONT)
     assert winner.does("check").startswith("LeaseLost: mine was taken over by process")
-    folder = StateFolder(data, bucket, slower)
+    folder = StateFolder(data, Store(data, bucket), slower)
     status = state.this_process(PIPELINE)
     status.state = state.RUNNING
     folder.write(status)

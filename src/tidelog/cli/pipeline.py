@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 DATA = "./tidelog-pipeline"
 SETTINGS_NOTE = "Set one with `--set NAME=VALUE`, or in a file with `--config FILE`."
 
+store_conf_option = click.option(
+    "--spark-conf",
+    "spark_conf",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting of Spark for the store of the data, for example its endpoint; keys are better in AWS_*.",
+)
 data_option = click.option(
     "--data",
     metavar="DIR",
@@ -70,6 +77,11 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
     show_default=True,
     help="The largest number of records in a micro-batch.",
 )
+@valued(
+    "--state-partitions",
+    "COUNT",
+    "State partitions of new checkpoints, on any master; 8 by default. See `pipeline repartition`.",
+)
 @click.option("--create-topics", is_flag=True, help="Create missing topics of the sources.")
 @click.option(
     "--stop-timeout",
@@ -101,6 +113,7 @@ def run(
     master: str | None,
     spark_conf: tuple[str, ...],
     max_offsets_per_trigger: int,
+    state_partitions: str | None,
     create_topics: bool,
     stop_timeout: float,
     interval: float,
@@ -114,8 +127,11 @@ def run(
     with pipeline_failing():
         from tidelog.spark.pipelines.runner import Options
         from tidelog.spark.pipelines.settings import read_settings
+        from tidelog.spark.pipelines.state_partitions import SETTING
 
         settings = {**(read_settings(config) if config else {}), **pairs(set, "--set")}
+        if state_partitions is not None:
+            settings[SETTING] = state_partitions
         client = {name: str(value) for name, value in settings_from(command_config).items()}
         client.pop("bootstrap.servers", None)
         options = Options(
@@ -357,14 +373,17 @@ def shown(value: object) -> str:
 @tool_command("status")
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @data_option
+@store_conf_option
 @output_option
 @click.pass_context
-def status(ctx: click.Context, names: tuple[str, ...], data: str, output: str) -> None:
+def status(
+    ctx: click.Context, names: tuple[str, ...], data: str, spark_conf: tuple[str, ...], output: str
+) -> None:
     """Print the status of the pipelines of a data folder. The exit code is 1 if one failed or was killed."""
     with pipeline_failing():
-        from tidelog.spark.pipelines.state import FAILED, KILLED, StateFolder
+        from tidelog.spark.pipelines.state import FAILED, KILLED, StateFolder, store_of
 
-        folder = StateFolder(data)
+        folder = StateFolder(data, store_of(data, pairs(spark_conf, "--spark-conf")))
         found: list[PipelineStatus] = []
         for name in names or folder.names():
             each = folder.read(name)
@@ -415,13 +434,16 @@ def print_status(found: Iterable[PipelineStatus]) -> None:
     show_default=True,
     help="How long to wait for the end of the running micro-batches.",
 )
+@store_conf_option
 @click.pass_context
-def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) -> None:
+def stop(
+    ctx: click.Context, names: tuple[str, ...], data: str, timeout: float, spark_conf: tuple[str, ...]
+) -> None:
     """Stop pipelines after their running micro-batches; without names, all running ones."""
     with pipeline_failing():
-        from tidelog.spark.pipelines.state import StateFolder
+        from tidelog.spark.pipelines.state import StateFolder, store_of
 
-        folder = StateFolder(data)
+        folder = StateFolder(data, store_of(data, pairs(spark_conf, "--spark-conf")))
         running = [name for name in names or folder.names() if folder.runs(name)]
         for name in names:
             if name not in running:
@@ -441,6 +463,47 @@ def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) 
             err=True,
         )
     ctx.exit(1 if left else 0)
+
+
+@tool_command("repartition")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--state-partitions",
+    metavar="COUNT",
+    type=click.IntRange(1, 100_000),
+    required=True,
+    help="The new number of state partitions.",
+)
+@data_option
+@several("--set", "NAME=VALUE", "A setting of a pipeline, if it changes its flows.")
+@valued("--config", "FILE", "Settings of pipelines in a file: TOML, or properties.")
+@valued("--master", "URL", "The Spark master; by default the cores of this machine (local[*]).")
+@several("--spark-conf", "NAME=VALUE", "A setting of Spark.")
+def repartition(
+    names: tuple[str, ...],
+    state_partitions: int,
+    data: str,
+    set: tuple[str, ...],
+    config: str | None,
+    master: str | None,
+    spark_conf: tuple[str, ...],
+) -> None:
+    """Change the number of state partitions of stopped pipelines. Their results stay the same."""
+    with pipeline_failing():
+        from tidelog.spark.pipelines.repartition import repartition
+        from tidelog.spark.pipelines.runner import Options
+        from tidelog.spark.pipelines.settings import read_settings
+
+        settings = {**(read_settings(config) if config else {}), **pairs(set, "--set")}
+        conf = pairs(spark_conf, "--spark-conf")
+        options = Options(data=data, master=master, settings=settings, spark_conf=conf, spark_log=True)
+        for each in repartition(names, state_partitions, options):
+            if each.before is None:
+                click.echo(f"{each.flow}: no state")
+            elif each.before == each.after:
+                click.echo(f"{each.flow}: {each.after} state partitions already")
+            else:
+                click.echo(f"{each.flow}: {each.before} state partitions before, {each.after} now")
 
 
 @tool_command("report")
@@ -504,11 +567,12 @@ def pipeline_failing() -> Iterator[None]:
                 "FlowFailed",
                 "ClusterUnreachable",
                 "LeaseLost",
+                "CannotRepartition",
             ):
                 raise
             click.echo(f"tidelog: {error}", err=True)
             ctx.exit(1)
 
 
-for command in (run, list_, describe, status, stop, report, migrate):
+for command in (run, list_, describe, status, stop, repartition, report, migrate):
     pipeline.add_command(command)

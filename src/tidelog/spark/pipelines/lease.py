@@ -110,13 +110,14 @@ class Leases:
     def __init__(self, files: RunFiles, times: Times | None = None) -> None:
         self.files = files
         self.times = times or Times()
-        self._uri = f"{files.uri.rstrip('/')}/{TABLE}"
+        self._store = files.store.below(TABLE)
 
     def acquire(self, pipeline: str) -> Lease:
         """Take the lease. Raises AlreadyRunning, with the name of the holder, if a driver holds it.
 
         A holder on another machine that does not renew its lease is waited for as long as the lease lasts.
         """
+        self.files.store.check_commits()
         for _ in range(ATTEMPTS):
             # The commit is made from this snapshot: it fails if any driver commits an epoch in between.
             table = self._table()
@@ -176,7 +177,7 @@ class Leases:
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            return DeltaTable(self._uri, storage_options=self.files.options)
+            return DeltaTable(self._store.uri, storage_options=dict(self._store.options))
         except TableNotFoundError:
             return None
 
@@ -191,13 +192,13 @@ class Leases:
         schema = Schema([Field("pipeline", PrimitiveType("string"))])
         with suppress(DeltaError):  # another driver creates it at the same moment
             DeltaTable.create(
-                self._uri,
+                self._store.uri,
                 schema,
                 mode="ignore",
                 configuration=CONFIGURATION,
-                storage_options=self.files.options,
+                storage_options=dict(self._store.options),
             )
-        return DeltaTable(self._uri, storage_options=self.files.options)
+        return self._store.delta()
 
 
 def file_name(pipeline: str, epoch: int) -> str:
@@ -287,7 +288,10 @@ class Lease:
                 log.error("%s", lost)
                 return
             except Exception as error:  # the store may answer again
-                log.warning("the lease of %s could not be renewed: %s", self.pipeline, error)
+                log.warning("the lease of %s could not be renewed: %s", self.pipeline, self._plain(error))
+
+    def _plain(self, error: Exception) -> str:
+        return self.leases.files.store.without_secrets(str(error))
 
     def _renew(self, *, released: bool = False) -> None:
         self.holder = replace(self.holder, beat=self.holder.beat + 1, at=time.time(), released=released)
@@ -310,4 +314,4 @@ class Lease:
             try:
                 self._renew(released=True)
             except Exception as error:  # nobody waits longer than for a killed driver
-                log.warning("the lease of %s could not be released: %s", self.pipeline, error)
+                log.warning("the lease of %s could not be released: %s", self.pipeline, self._plain(error))

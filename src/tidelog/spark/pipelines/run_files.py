@@ -8,11 +8,11 @@ delta-rs, which also commits the tables there.
 from __future__ import annotations
 
 import os
-import re
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from tidelog.spark.tables.store import ENDPOINT, HOSTED, KEY, REGION, SECRET, TOKEN, UNSIGNED, Store
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -23,9 +23,7 @@ class RunFiles(Protocol):
 
     poll_seconds: float
     """How often a file may be read while waiting for a change."""
-    uri: str
-    options: dict[str, str]
-    """The options of delta-rs for tables in this folder."""
+    store: Store
 
     def read(self, name: str) -> str | None: ...
     def write(self, name: str, text: str) -> None: ...
@@ -33,19 +31,11 @@ class RunFiles(Protocol):
     def names(self) -> list[str]: ...
 
 
-def local_path(data: str) -> Path | None:
-    """The local folder of data; None for other file systems."""
-    if data.startswith("file:"):
-        return Path(re.sub(r"^file:(//)?(?=/)", "", data))
-    return None if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:", data) else Path(data)
-
-
-def run_files(uri: str, options: Mapping[str, str] | None = None) -> RunFiles:
-    """The folder at a path or URI. It need not exist."""
-    local = local_path(uri)
-    if local is not None:
-        return LocalFiles(local)
-    return S3Files(uri, options or {}) if uri.startswith("s3://") else StoreFiles(uri, options or {})
+def run_files(store: Store) -> RunFiles:
+    """The files in the folder of a store. The folder need not exist."""
+    if store.is_local:
+        return LocalFiles(store)
+    return S3Files(store) if store.is_s3 else StoreFiles(store)
 
 
 class LocalFiles:
@@ -53,10 +43,9 @@ class LocalFiles:
 
     poll_seconds = 0.1
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.uri = str(path.absolute())
-        self.options: dict[str, str] = {}
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.path = Path(store.uri)
 
     def read(self, name: str) -> str | None:
         try:
@@ -84,51 +73,51 @@ class S3Files:
 
     poll_seconds = 1.0
 
-    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
-        self.uri = uri
-        self.options = dict(options)
-        self._folder = uri.removeprefix("s3://").rstrip("/")
-        self._store = s3_file_system(options)
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._folder = store.uri.removeprefix("s3://")
+        self._files = s3_file_system(store)
 
     def read(self, name: str) -> str | None:
         try:
-            with self._store.open_input_file(f"{self._folder}/{name}") as file:
+            with self._files.open_input_file(f"{self._folder}/{name}") as file:
                 found: bytes = file.read()
         except FileNotFoundError:
             return None
         return found.decode()
 
     def write(self, name: str, text: str) -> None:
-        with self._store.open_output_stream(f"{self._folder}/{name}") as stream:
+        with self._files.open_output_stream(f"{self._folder}/{name}") as stream:
             stream.write(text.encode())
 
     def delete(self, name: str) -> None:
         try:
-            self._store.delete_file(f"{self._folder}/{name}")
+            self._files.delete_file(f"{self._folder}/{name}")
         except FileNotFoundError:
             return
 
     def names(self) -> list[str]:
         from pyarrow.fs import FileSelector
 
-        found = self._store.get_file_info(FileSelector(self._folder, allow_not_found=True))
+        found = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
         return sorted(str(entry.base_name) for entry in found if entry.is_file)
 
 
-def s3_file_system(options: Mapping[str, str]) -> S3FileSystem:
-    """PyArrow's client with delta-rs's options. Without a key it looks for credentials as AWS' tools do."""
+def s3_file_system(store: Store) -> S3FileSystem:
+    """PyArrow's client of a store. Without a key it looks for credentials as AWS' tools do."""
     from pyarrow.fs import S3FileSystem
 
-    scheme, _, host = options.get("AWS_ENDPOINT_URL", "").rpartition("://")
+    options = store.options
+    scheme, _, host = options.get(ENDPOINT, "").rpartition("://")
     return S3FileSystem(
-        access_key=options.get("AWS_ACCESS_KEY_ID"),
-        secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
-        session_token=options.get("AWS_SESSION_TOKEN"),
-        anonymous=options.get("AWS_SKIP_SIGNATURE") == "true",
-        region=options.get("AWS_REGION"),
+        access_key=options.get(KEY),
+        secret_key=options.get(SECRET),
+        session_token=options.get(TOKEN),
+        anonymous=options.get(UNSIGNED) == "true",
+        region=options.get(REGION),
         scheme=scheme or "https",
         endpoint_override=host.rstrip("/") or None,
-        force_virtual_addressing=bool(host) and options.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST") == "true",
+        force_virtual_addressing=bool(host) and options.get(HOSTED) == "true",
         allow_delayed_open=True,  # a small file takes one request
     )
 
@@ -138,32 +127,33 @@ class StoreFiles:
 
     poll_seconds = 1.0
 
-    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+    def __init__(self, store: Store) -> None:
         from deltalake._internal import DeltaFileSystemHandler
 
-        self.uri = uri
-        self.options = dict(options)
+        self.store = store
         # PyArrow's wrapper of this class cannot write: it passes buffers where bytes are expected.
-        self._store = DeltaFileSystemHandler(table_uri=uri, options=self.options, known_sizes=None)
+        self._files = DeltaFileSystemHandler(
+            table_uri=store.uri, options=dict(store.options), known_sizes=None
+        )
 
     def read(self, name: str) -> str | None:
         try:
-            file = self._store.open_input_file(name)
+            file = self._files.open_input_file(name)
             return file.read(file.size()).decode()
         except FileNotFoundError:
             return None
 
     def write(self, name: str, text: str) -> None:
-        stream = self._store.open_output_stream(name, {})
+        stream = self._files.open_output_stream(name, {})
         stream.write(text.encode())
         stream.close()  # type: ignore[attr-defined]  # missing from the stub; without it nothing is written
 
     def delete(self, name: str) -> None:
         try:
-            self._store.delete_file(name)
+            self._files.delete_file(name)
         except FileNotFoundError:
             return
 
     def names(self) -> list[str]:
-        found = self._store.get_file_info_selector("", True, False)
+        found = self._files.get_file_info_selector("", True, False)
         return sorted(str(entry.base_name) for entry in found if entry.is_file)

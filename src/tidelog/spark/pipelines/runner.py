@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.config import ConfigError
 from tidelog.spark.cluster import AdminLink
+from tidelog.spark.files import Files
 from tidelog.spark.pipelines import state
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Table
 from tidelog.spark.pipelines.migrate import refuse_old_tables
@@ -23,7 +24,24 @@ from tidelog.spark.pipelines.quiet import spark_writes_to
 from tidelog.spark.pipelines.reasons import FlowFailed, flow_failed
 from tidelog.spark.pipelines.registry import check_flows, find_all
 from tidelog.spark.pipelines.settings import resolve
-from tidelog.spark.pipelines.state import Claim, FlowStatus, LeaseLost, PipelineStatus, StateFolder
+from tidelog.spark.pipelines.state import (
+    Claim,
+    FlowStatus,
+    LeaseLost,
+    PipelineStatus,
+    StateFolder,
+    check_same_place,
+    store_of,
+)
+from tidelog.spark.pipelines.state_partitions import DEFAULT as DEFAULT_PARTITIONS
+from tidelog.spark.pipelines.state_partitions import (
+    SETTING,
+    SHUFFLE_PARTITIONS,
+    asked_for,
+    in_checkpoint,
+    session_with,
+    warn_of_other,
+)
 from tidelog.spark.pipelines.topics import prepare_topics
 from tidelog.spark.tables.maintenance import Maintenance, MaintenanceSettings, from_settings
 from tidelog.spark.tables.store import Store
@@ -84,6 +102,8 @@ class Options:
     max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER
     stop_seconds: float = STOP_SECONDS
     """How long a stop waits for running micro-batches."""
+    state_partitions: int | None = None
+    """State partitions of new checkpoints; None takes the setting `state_partitions`, the session's or 8."""
     spark_log: bool = False
     """Spark's log goes to `spark.log` in the status folder, not to this program's outputs."""
 
@@ -177,6 +197,10 @@ class Running:
         )
         self._write_status(force=True)
         self._spark, self._owns_spark = spark or new_session(self.options), spark is None
+        check_same_place(self.folder, Files(self._spark, self.options.data).root)
+        wanted = wanted_partitions(self.options)
+        if wanted is not None and spark is not None:
+            self._spark = session_with(spark, wanted)
         jvm_pid = int(self._spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
         for running in self.pipelines:
             running.status.jvm_pid = jvm_pid
@@ -185,6 +209,10 @@ class Running:
         refuse_old_tables(store, place.data)
         for running in self.pipelines:
             context = in_session(self._context(running), self._spark, place)
+            for flow in running.flows:
+                checkpoint = place.checkpoint(running.name, flow.name)
+                found = in_checkpoint(Files(self._spark, checkpoint), checkpoint)
+                warn_of_other(f"{running.name}/{flow.name}", found, wanted)
             check = running.claim.check
             running.queries = [FlowQuery(flow, context, place, self._link, check) for flow in running.flows]
             for query in running.queries:
@@ -397,16 +425,18 @@ def start(
     if spark is None:
         check_spark()
     pipelines = find_all(names)
-    maintenance, given = from_settings(options.settings)
+    given = {name: value for name, value in options.settings.items() if name != SETTING}
+    maintenance, given = from_settings(given)
     settings = resolve(pipelines, given)
     trigger_arguments(options.trigger)
+    wanted_partitions(options)
     flows = {pipeline.name: pipeline.flows(settings[pipeline.name]) for pipeline in pipelines}
     for pipeline in pipelines:
         check_flows(pipeline, flows[pipeline.name])
     if state.local_path(options.data) is not None:  # in time, before Spark starts
         data = options.data.rstrip("/")
         refuse_old_tables(Store.of(None, f"{data}/tables"), data)
-    folder = StateFolder(options.data)
+    folder = state_folder(options, spark)
     claimed: list[RunningPipeline] = []
     try:
         for pipeline in pipelines:
@@ -459,6 +489,22 @@ def run(
         return running.wait(each_turn=each_turn)
 
 
+def state_folder(options: Options, spark: SparkSession | None) -> StateFolder:
+    """The status, leases and requests of a run, with Spark's credentials for the store of its data."""
+    from tidelog.spark.tables.store import Store
+
+    store = store_of(options.data, options.spark_conf) if spark is None else Store.of(spark, options.data)
+    return StateFolder(options.data, store)
+
+
+def wanted_partitions(options: Options) -> int | None:
+    """The number of state partitions that a run asks for; None if it does not care."""
+    settings = dict(options.settings)
+    if options.state_partitions is not None:
+        settings[SETTING] = options.state_partitions
+    return asked_for(settings, options.spark_conf)
+
+
 def check_spark() -> None:
     """Raise SparkMissing if Spark cannot run here, before anything is touched."""
     from tidelog.spark.session import SparkMissing, why_spark_cannot_run
@@ -481,7 +527,8 @@ def patient(master: str) -> str:
 def new_session(options: Options) -> SparkSession:
     from tidelog.spark.session import session, settings
 
-    conf = {**SESSION, **options.spark_conf}
+    partitions = wanted_partitions(options) or DEFAULT_PARTITIONS
+    conf = {**SESSION, **options.spark_conf, SHUFFLE_PARTITIONS: str(partitions)}
     master = patient(settings(options.master, conf)["spark.master"])
     log = state.status_folder(options.data) / "spark.log"
     with spark_writes_to(log) if options.spark_log else nullcontext():

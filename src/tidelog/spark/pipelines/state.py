@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tidelog.config import ConfigError
 from tidelog.spark.pipelines.lease import AlreadyRunning, Lease, LeaseLost, Leases, Times, this_holder
-from tidelog.spark.pipelines.run_files import local_path, run_files
+from tidelog.spark.pipelines.run_files import run_files
+from tidelog.spark.tables.store import Store, s3_options
 
-__all__ = ["AlreadyRunning", "LeaseLost", "local_path"]
+__all__ = ["AlreadyRunning", "LeaseLost"]
 
 STARTING, RUNNING, STOPPING, STOPPED, FAILED = "starting", "running", "stopping", "stopped", "failed"
 ENDED = (STOPPED, FAILED)
@@ -71,6 +74,31 @@ class PipelineStatus:
         return sum(known) if known else None
 
 
+def local_path(data: str) -> Path | None:
+    """The local folder of data; None for other file systems."""
+    if data.startswith("file:"):
+        return Path(re.sub(r"^file:(//)?(?=/)", "", data))
+    return None if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:", data) else Path(data)
+
+
+def store_of(data: str, spark_conf: Mapping[str, str]) -> Store:
+    """The store of data before there is a session: credentials of `spark_conf` or of the environment."""
+    found = Store.of(None, data)
+    if not found.is_s3:
+        return found
+    bucket = found.uri.removeprefix("s3://").partition("/")[0]
+    setting = lambda name: spark_conf.get(f"spark.hadoop.{name}")  # noqa: E731
+    return Store(found.uri, s3_options(bucket, setting, os.environ))
+
+
+def check_same_place(folder: StateFolder, qualified: str) -> None:
+    """Raise ConfigError if Spark takes the data to be on another file system than the lease."""
+    if folder.files.store.is_local and local_path(qualified) is None:
+        raise ConfigError(
+            "data", qualified, "a path without a scheme is not on this host's disk: give the whole address"
+        )
+
+
 def status_folder(data: str) -> Path:
     """The folder of Spark's log on this host."""
     local = local_path(data)
@@ -83,11 +111,9 @@ def status_folder(data: str) -> Path:
 class StateFolder:
     """The status files, leases and stop requests of the pipelines on one data folder."""
 
-    def __init__(
-        self, data: str, options: Mapping[str, str] | None = None, times: Times | None = None
-    ) -> None:
-        """`options` are those of delta-rs for the store of the data, for example its credentials."""
-        self.files = run_files(f"{data.rstrip('/')}/status", options)
+    def __init__(self, data: str, store: Store | None = None, times: Times | None = None) -> None:
+        """`store` is that of the data; by default the environment has its credentials."""
+        self.files = run_files((store or Store.of(None, data)).below("status"))
         self.leases = Leases(self.files, times)
 
     @property
