@@ -18,6 +18,7 @@ import click
 
 from tidelog.cli.flags import KafkaStyleGroup, bootstrap_server, valued
 from tidelog.cli.output import Signals, failing, output_option, pairs, print_json, settings_from, tool_command
+from tidelog.cli.pipeline_submit import submit
 
 if TYPE_CHECKING:
     from tidelog.spark.pipelines.declare import Pipeline
@@ -574,5 +575,5 @@ def pipeline_failing() -> Iterator[None]:
             ctx.exit(1)
 
 
-for command in (run, list_, describe, status, stop, repartition, report, migrate):
+for command in (run, submit, list_, describe, status, stop, repartition, report, migrate):
     pipeline.add_command(command)

@@ -63,7 +63,7 @@ def session(app: str = "tidelog", master: str | None = None, **conf: object) -> 
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app)
-    chosen = settings(master, {name: _text(value) for name, value in conf.items()})
+    chosen = settings(master, submitted() | {name: _text(value) for name, value in conf.items()})
     if chosen["spark.master"].startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         # The workers on this machine need the packages of this Python; Spark would start any python3.
         os.environ["PYSPARK_PYTHON"] = worker_python()
@@ -188,8 +188,21 @@ def java_version(program: str) -> int | None:
     return int(found[2] or 0) if major == 1 else major  # Java 8 calls itself 1.8
 
 
+def submitted() -> dict[str, str]:
+    """The settings that spark-submit was given, if spark-submit started this program."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # the JVM of spark-submit has them
+    return dict(SparkConf().getAll())
+
+
 def _submitted_master() -> str | None:
-    """The master that spark-submit was given, if spark-submit started this program."""
+    """The master that spark-submit or its shell was given."""
+    master = submitted().get("spark.master")
+    if master is not None:
+        return master
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "").split()
     for flag, value in pairwise(arguments):
         if flag == "--master":

@@ -43,6 +43,7 @@ from tidelog.spark.pipelines.state_partitions import (
     warn_of_other,
 )
 from tidelog.spark.pipelines.topics import prepare_topics
+from tidelog.spark.session import submitted
 from tidelog.spark.tables.maintenance import Maintenance, MaintenanceSettings, from_settings
 from tidelog.spark.tables.store import Store
 
@@ -430,6 +431,7 @@ def start(
     settings = resolve(pipelines, given)
     trigger_arguments(options.trigger)
     wanted_partitions(options)
+    check_deploy_mode(options)
     flows = {pipeline.name: pipeline.flows(settings[pipeline.name]) for pipeline in pipelines}
     for pipeline in pipelines:
         check_flows(pipeline, flows[pipeline.name])
@@ -502,7 +504,18 @@ def wanted_partitions(options: Options) -> int | None:
     settings = dict(options.settings)
     if options.state_partitions is not None:
         settings[SETTING] = options.state_partitions
-    return asked_for(settings, options.spark_conf)
+    return asked_for(settings, {**submitted(), **options.spark_conf})
+
+
+def check_deploy_mode(options: Options) -> None:
+    """Raise ConfigError for a driver that was started here and is to run in the cluster."""
+    name = "spark.submit.deployMode"
+    if options.spark_conf.get(name) == "cluster":
+        raise ConfigError(
+            name,
+            "cluster",
+            "this driver runs here; `tidelog pipeline submit` starts one in the cluster",
+        )
 
 
 def check_spark() -> None:
@@ -528,7 +541,7 @@ def new_session(options: Options) -> SparkSession:
     from tidelog.spark.session import session, settings
 
     partitions = wanted_partitions(options) or DEFAULT_PARTITIONS
-    conf = {**SESSION, **options.spark_conf, SHUFFLE_PARTITIONS: str(partitions)}
+    conf = {**SESSION, **submitted(), **options.spark_conf, SHUFFLE_PARTITIONS: str(partitions)}
     master = patient(settings(options.master, conf)["spark.master"])
     log = state.status_folder(options.data) / "spark.log"
     with spark_writes_to(log) if options.spark_log else nullcontext():
