@@ -81,7 +81,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
 @valued(
     "--state-partitions",
     "COUNT",
-    "State partitions of new checkpoints, on any master; 8 by default. See `pipeline repartition`.",
+    "State partitions of new checkpoints, on any master; 4 by default. See `pipeline repartition`.",
 )
 @click.option("--create-topics", is_flag=True, help="Create missing topics of the sources.")
 @click.option(

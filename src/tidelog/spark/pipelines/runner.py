@@ -104,7 +104,7 @@ class Options:
     stop_seconds: float = STOP_SECONDS
     """How long a stop waits for running micro-batches."""
     state_partitions: int | None = None
-    """State partitions of new checkpoints; None takes the setting `state_partitions`, the session's or 8."""
+    """State partitions of new checkpoints; None takes the setting `state_partitions`, the session's or 4."""
     spark_log: bool = False
     """Spark's log goes to `spark.log` in the status folder, not to this program's outputs."""
 

@@ -23,7 +23,7 @@ log = logging.getLogger("tidelog.spark")
 
 SETTING = "state_partitions"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-DEFAULT = 8
+DEFAULT = 4
 MOST = 100_000
 METADATA_LINE = 1
 """The line of an offset log that has Spark's settings."""
