@@ -1,8 +1,9 @@
 """Writes events to Cassandra: by user, by device and by advertisement, each with the day.
 
 Missing keyspaces, tables and columns are created. Rows are upserts whose key ends with the event's id: a
-replayed micro-batch, or an event that was sent twice, changes nothing. Writes wait for a Cassandra that is
-down. If it stays down, the micro-batch fails, and the next start replays it.
+replayed micro-batch, or an event that was sent twice, changes nothing. So the driver may send a statement
+again by itself. A field that an event lacks is left unset: a null would be a tombstone. Writes wait for a
+Cassandra that is down. If it stays down, the micro-batch fails, and the next start replays it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ LONGEST_WAIT = 10.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 Value = str | int | bool | None
+Bound = Value | object
+"""A value of an insert: of the event, or the driver's mark of a column that the insert leaves as it is."""
 
 
 class CassandraError(RuntimeError):
@@ -42,7 +45,13 @@ class _Session(Protocol):
     """The methods of the driver's session that are used here."""
 
     def execute(self, query: str) -> Iterable[tuple[str, str]]: ...
-    def prepare(self, query: str) -> object: ...
+    def prepare(self, query: str) -> _Statement: ...
+
+
+class _Statement(Protocol):
+    """The attribute of the driver's prepared statements that is set here."""
+
+    is_idempotent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +184,7 @@ def partition_writer(
 
         written = 0
         with connected(target) as session:
-            statements = {
-                table: session.prepare(insert_statement(table, schema, target)) for table in tables_of(schema)
-            }
+            statements = {table: prepared(session, table, schema, target) for table in tables_of(schema)}
             for batch in batches:
                 for start in range(0, batch.num_rows, CHUNK):
                     part = batch.slice(start, CHUNK)
@@ -190,6 +197,13 @@ def partition_writer(
     return write
 
 
+def prepared(session: _Session, table: str, schema: EventSchema, target: Target) -> _Statement:
+    """The insert of a table. It is idempotent: a driver that is unsure of its fate may send it again."""
+    statement = session.prepare(insert_statement(table, schema, target))
+    statement.is_idempotent = True
+    return statement
+
+
 def tables_of(schema: EventSchema) -> tuple[str, ...]:
     return tuple(table for table, subject in TABLES.items() if subject in schema.names)
 
@@ -198,12 +212,17 @@ def columns_of(schema: EventSchema) -> tuple[str, ...]:
     return ("kind", "day", *schema.names)
 
 
-def rows_for(table: str, schema: EventSchema, batch: pa.RecordBatch) -> list[tuple[Value, ...]]:
-    """The values of an insert for each event that belongs in the table."""
-    columns: list[list[Value]] = [[schema.table] * batch.num_rows]
-    columns += [cast(list[Value], batch.column(name).to_pylist()) for name in columns_of(schema)[1:]]
+def rows_for(table: str, schema: EventSchema, batch: pa.RecordBatch) -> list[tuple[Bound, ...]]:
+    """The values of an insert for each event that belongs in the table; unset where the event has none."""
+    from cassandra.query import UNSET_VALUE
+
+    columns: list[list[Bound]] = [[schema.table] * batch.num_rows]
+    for name in columns_of(schema)[1:]:
+        values = batch.column(name)
+        found = cast(list[Bound], values.to_pylist())
+        columns.append([UNSET_VALUE if one is None else one for one in found] if values.null_count else found)
     subject = columns_of(schema).index(TABLES[table])
-    return [row for row in zip(*columns, strict=True) if row[subject] is not None]
+    return [row for row in zip(*columns, strict=True) if row[subject] is not UNSET_VALUE]
 
 
 def insert_statement(table: str, schema: EventSchema, target: Target) -> str:
@@ -251,7 +270,7 @@ def _columns_there(session: _Session, target: Target) -> dict[str, set[str]]:
     return found
 
 
-def put(session: _Session, statement: object, rows: list[tuple[Value, ...]], target: Target) -> None:
+def put(session: _Session, statement: _Statement, rows: list[tuple[Bound, ...]], target: Target) -> None:
     """Write rows. Rows that fail with a temporary error are retried until the time is up."""
     from cassandra.concurrent import execute_concurrent_with_args
 
