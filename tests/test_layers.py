@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["coordinator"] = FOUNDATION | {"protocol", "records", "storage", "metadata", "cluster"}
 ALLOWED["server"] = set(ALLOWED)
-ALLOWED["testing"] = set(ALLOWED)
+ALLOWED["testing"] = set(ALLOWED) | {"spark"}
 ALLOWED["simulation"] = set(ALLOWED)
 ALLOWED["spark"] = FOUNDATION | {"protocol", "records", "clients"}
 ALLOWED["cli"] = set(ALLOWED) | {""}

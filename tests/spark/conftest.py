@@ -30,6 +30,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark.stop()
 
 
+@pytest.fixture(scope="session")
+def tidelog_spark(spark: SparkSession) -> SparkSession:
+    """The session of the fixture `tidelog_pipeline`: this process can have only one."""
+    return spark
+
+
 def spark_settings(folder: Path) -> dict[str, str]:
     """Quiet, small and without a trace outside `folder`."""
     return {

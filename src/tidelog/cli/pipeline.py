@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.cli.flags import KafkaStyleGroup, bootstrap_server, valued
-from tidelog.cli.output import Signals, failing, output_option, pairs, print_json, settings_from, tool_command
+from tidelog.cli.output import Signals, output_option, pairs, print_json, settings_from, tool_command
+from tidelog.cli.pipeline_failing import data_option, pipeline_failing
 from tidelog.cli.pipeline_submit import submit
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tidelog.spark.pipelines.runner import Options, Outcome, Running
     from tidelog.spark.pipelines.state import FlowStatus, PipelineStatus, StateFolder
 
-DATA = "./tidelog-pipeline"
 SETTINGS_NOTE = "Set one with `--set NAME=VALUE`, or in a file with `--config FILE`."
 
 store_conf_option = click.option(
@@ -34,13 +34,6 @@ store_conf_option = click.option(
     metavar="NAME=VALUE",
     multiple=True,
     help="A setting of Spark for the store of the data, for example its endpoint; keys are better in AWS_*.",
-)
-data_option = click.option(
-    "--data",
-    metavar="DIR",
-    default=DATA,
-    show_default=True,
-    help="The folder of tables, checkpoints and status, or any path that Spark can write.",
 )
 
 
@@ -85,6 +78,20 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
 )
 @click.option("--create-topics", is_flag=True, help="Create missing topics of the sources.")
 @click.option(
+    "--metrics-port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="Serve Prometheus metrics at this port; 0 takes a free one. By default none are served.",
+)
+@click.option(
+    "--metrics-host",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address that metrics are served at.",
+)
+@click.option(
     "--stop-timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
@@ -116,6 +123,8 @@ def run(
     max_offsets_per_trigger: int,
     state_partitions: str | None,
     create_topics: bool,
+    metrics_port: int | None,
+    metrics_host: str,
     stop_timeout: float,
     interval: float,
     output: str,
@@ -146,6 +155,8 @@ def run(
             create_topics=create_topics,
             max_offsets_per_trigger=max_offsets_per_trigger,
             stop_seconds=stop_timeout,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
             spark_log=True,
         )
         code = run_until_stopped(names, options, Report(interval, output))
@@ -231,6 +242,8 @@ class Report:
         else:
             where = running.options
             click.echo(f"{names} on {where.bootstrap}, data in {where.data}; Ctrl-C stops", err=True)
+            if running.metrics is not None:
+                click.echo(f"metrics at {running.metrics.url}", err=True)
 
     def show(self, running: Running) -> None:
         if self._live is not None:
@@ -369,6 +382,24 @@ def print_description(found: Pipeline, flows: object) -> None:
 
 def shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
+
+
+@tool_command("new")
+@click.argument("name")
+@click.option("--out", metavar="DIR", default=".", show_default=True, help="The folder of the new files.")
+def new(name: str, out: str) -> None:
+    """Write the skeleton of a pipeline and its test. Existing files are not changed."""
+    with pipeline_failing():
+        from tidelog.spark.pipelines.skeleton import write
+
+        pipeline, test = write(name, Path(out))
+        click.echo(f"{pipeline}\n{test}")
+        click.echo(f"run it with `tidelog pipeline run {named(pipeline)}`, test it with `pytest {test}`")
+
+
+def named(path: Path) -> str:
+    """A file as an argument: with a slash, as `find` wants it."""
+    return str(path) if path.is_absolute() else f"./{path}"
 
 
 @tool_command("status")
@@ -544,36 +575,5 @@ def stopped(folder: StateFolder, name: str) -> bool:
     return not folder.runs(name) or (found is not None and found.state in ENDED)
 
 
-@contextmanager
-def pipeline_failing() -> Iterator[None]:
-    """Turn errors, also missing packages, into one line on standard error."""
-    ctx = click.get_current_context()
-    with failing():
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            missing = (error.name or "").partition(".")[0]
-            if missing == "tidelog":
-                raise
-            click.echo(
-                f"tidelog: the package {missing} is missing; install the pipelines' extra: "
-                "pip install 'tidelog[spark]'",
-                err=True,
-            )
-            ctx.exit(1)
-        except RuntimeError as error:
-            if type(error).__name__ not in (
-                "SparkMissing",
-                "SparkDied",
-                "FlowFailed",
-                "ClusterUnreachable",
-                "LeaseLost",
-                "CannotRepartition",
-            ):
-                raise
-            click.echo(f"tidelog: {error}", err=True)
-            ctx.exit(1)
-
-
-for command in (run, submit, list_, describe, status, stop, repartition, report, migrate):
+for command in (run, submit, list_, describe, new, status, stop, repartition, report, migrate):
     pipeline.add_command(command)

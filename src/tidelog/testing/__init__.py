@@ -6,8 +6,8 @@
 ...     [record.value for record in broker.records("orders")]
 [b'one apple', b'two pears']
 
-Any Kafka client works on it. pytest finds the fixtures `tidelog_broker`, `tidelog_topic`, `tidelog_producer`
-and `tidelog_consumer` without an import.
+Any Kafka client works on it. pytest finds the fixtures `tidelog_broker`, `tidelog_topic`, `tidelog_producer`,
+`tidelog_consumer` and `tidelog_pipeline` without an import.
 """
 
 from __future__ import annotations

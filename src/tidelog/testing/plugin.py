@@ -8,6 +8,8 @@
 - `tidelog_producer`: a `Producer`; `@pytest.mark.tidelog_producer(acks=1)` gives it settings.
 - `tidelog_consumer`: a `Consumer` of `tidelog_topic` from its first record, without a group;
   `@pytest.mark.tidelog_consumer(group_id="billing")` gives it settings.
+- `tidelog_pipeline`: runs pipelines on Spark, see `tidelog.testing.pipelines`. Override the session fixture
+  `tidelog_spark` to use a Spark session of your own.
 - The report of a failed test has the lines that the broker logged during it.
 
 The broker is imported when a test uses it.
@@ -24,8 +26,11 @@ from weakref import WeakKeyDictionary
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tidelog import Consumer, Producer
     from tidelog.testing.broker import Broker
+    from tidelog.testing.pipelines import PipelineTest
 
 LONGEST_NAME = 200  # a topic's name has at most 249 characters
 
@@ -90,6 +95,29 @@ def tidelog_consumer(
     } | _marked(request, "tidelog_consumer")
     with Consumer(tidelog_topic, settings) as consumer:
         yield consumer
+
+
+@pytest.fixture(scope="session")
+def tidelog_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session on two cores of this machine, for all tests. Override it to use your own."""
+    from tidelog.testing.pipelines import local_session
+
+    with local_session(tmp_path_factory.mktemp("spark")) as spark:
+        yield spark
+
+
+@pytest.fixture
+def tidelog_pipeline(
+    tidelog_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PipelineTest]:
+    """Runs pipelines over events of the test, with a broker and a data folder of this test alone."""
+    from tidelog.testing.pipelines import PipelineTest
+
+    test = PipelineTest(tidelog_spark, tmp_path_factory.mktemp("pipeline"))
+    try:
+        yield test
+    finally:
+        test.close()
 
 
 def _marked(request: pytest.FixtureRequest, name: str) -> dict[str, object]:

@@ -8,12 +8,20 @@ Cassandra is configured, it keeps one row for an event.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidelog.spark.pipelines import cassandra
+from tidelog.spark.pipelines import cassandra, quarantine
 from tidelog.spark.pipelines.days import day_of
-from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Sink, Source
+from tidelog.spark.pipelines.declare import (
+    BackfillRefused,
+    Context,
+    Flow,
+    Pipeline,
+    SettingValue,
+    Sink,
+    Source,
+)
 from tidelog.spark.pipelines.events import (
     CREDITS,
     EXPOSURES,
@@ -29,9 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LOGS = (CREDITS, LEFT_SWIPES, RIGHT_SWIPES, EXPOSURES, INSTALLS, LOGINS, VERIFICATIONS)
-QUARANTINE = "quarantine"
+QUARANTINE = quarantine.TABLE
 METADATA = ("partition", "offset", "timestamp")
-_BAD = "bad"
 
 
 @dataclass(slots=True)
@@ -42,54 +49,54 @@ class Collected:
     name: str = "tables"
 
     def write(self, rows: DataFrame, context: Context, flow: str, batch: int) -> None:
-        tables, written = context.tables, context.written(batch)
-        sorted_out = sort_out(rows, self.schema)
-        with tables.write_aside(
-            sorted_out, self.schema.table, partition_by=("day",), aside=_BAD, **written
-        ) as bad:
+        context = replace(context, writer=flow)
+        events = sort_out(rows, self.schema)
+        with quarantine.set_aside(events, self.schema.table, context, batch) as bad:
             if bad is not None:
-                tables.write(quarantined(bad, self.schema), QUARANTINE, partition_by=("day",), **written)
+                quarantine.write(bad, self.schema.topic, context, batch)
+
+    @property
+    def table(self) -> str:
+        return self.schema.table
+
+    def backfill(self, rows: DataFrame, context: Context) -> DataFrame:
+        """The good events. Refuses if an event would be in neither or in both of table and quarantine."""
+        from pyspark.sql import functions as F
+
+        is_bad, known = F.col("_error").isNotNull(), F.lit(False)
+        found = rows.select("partition", "offset", "_error")
+        if context.tables.exists(QUARANTINE):
+            there = context.tables.read(QUARANTINE).where(F.col("topic") == self.schema.topic)
+            there = there.select("partition", "offset").distinct().withColumn("_known", F.lit(True))
+            found = found.join(F.broadcast(there), ["partition", "offset"], "left")
+            known = F.coalesce("_known", F.lit(False))
+        counted = found.agg(
+            F.count_if(is_bad & ~known).alias("lost"), F.count_if(~is_bad & known).alias("good")
+        )
+        [row] = counted.collect()
+        if row["lost"]:
+            raise BackfillRefused(
+                f"{row['lost']:,} events of {self.schema.topic} are bad by the present schema and not in the "
+                "quarantine: they would be lost"
+            )
+        if row["good"]:
+            raise BackfillRefused(
+                f"{row['good']:,} quarantined events of {self.schema.topic} are good by now: run `tidelog "
+                "pipeline replay quarantine` first, or they would be in the table and in the quarantine"
+            )
+        return good_events(rows, self.schema)
 
 
 def sort_out(rows: DataFrame, schema: EventSchema) -> DataFrame:
-    """The event's columns, its day and whether it is bad.
-
-    One write takes all rows, and the files of good events must have no columns but the event's. So the error
-    of a bad event travels in columns that every event has, and `quarantined` takes it out again.
-    """
+    """The event's columns, its day, and `_bad`: the error, bytes and position of a bad event, else null."""
     from pyspark.sql import functions as F
 
     is_bad = F.col("_error").isNotNull()
     # For an event with valid JSON that fails a check, the schema has a better message than a condition.
     error = F.coalesce(schema.spark_error(), F.col("_error"))
-    instead = {
-        "event_id": error,
-        "user_id": F.base64("_raw"),
-        "version": F.col("partition"),
-        "ts": F.col("offset"),
-        "device_id": F.unix_micros("timestamp").cast("string"),
-    }
-    columns = [
-        F.when(is_bad, instead[name]).otherwise(F.col(name)).alias(name) if name in instead else F.col(name)
-        for name in schema.names
-    ]
-    day = F.when(is_bad, day_of(F.unix_millis("timestamp"))).otherwise(day_of(F.col("ts")))
-    return rows.select(*columns, day.alias("day"), is_bad.cast("int").alias(_BAD))
-
-
-def quarantined(bad: DataFrame, schema: EventSchema) -> DataFrame:
-    """Bad events, from the columns that `sort_out` has put them into."""
-    from pyspark.sql import functions as F
-
-    return bad.select(
-        F.lit(schema.topic).alias("topic"),
-        F.col("version").alias("partition"),
-        F.col("ts").alias("offset"),
-        F.timestamp_micros(F.col("device_id").cast("long")).alias("timestamp"),
-        F.col("event_id").alias("error"),
-        F.unbase64("user_id").alias("raw"),
-        "day",
-    )
+    bad = quarantine.bad_row(error, F.col("_raw"), F.col("partition"), F.col("offset"), F.col("timestamp"))
+    day = F.when(is_bad, quarantine.day_of_record()).otherwise(day_of(F.col("ts")))
+    return rows.select(*schema.names, day.alias("day"), F.when(is_bad, bad).alias(quarantine.BAD))
 
 
 def good_events(rows: DataFrame, schema: EventSchema) -> DataFrame:

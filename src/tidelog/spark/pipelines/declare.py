@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
+
+from tidelog.spark.pipelines.batch_counts import BatchCounts
+from tidelog.spark.pipelines.expectations import Expectation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +62,10 @@ class Context:
     """The id of the streaming query, which lives in its checkpoint. Empty outside of a micro-batch."""
     offsets: str = ""
     """The range of offsets of the micro-batch, as JSON. Empty outside of one."""
+    topics: tuple[str, ...] = ()
+    """The topics that the flow reads."""
+    counts: BatchCounts = field(default_factory=BatchCounts)
+    """The counts of the micro-batch, for sinks that count their rows."""
 
     def written(self, batch: int) -> Written:
         """The arguments of `tables.write` that say which micro-batch is written."""
@@ -115,6 +122,8 @@ class Table:
     partition_by: tuple[str, ...] = ()
     select: Step | None = None
     """Selects the rows and columns of the flow for this table; None takes all."""
+    expect: tuple[Expectation, ...] = ()
+    """The expectations of the rows of this table, checked before they are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,21 @@ class CustomSink(Protocol):
     def write(self, rows: DataFrame, context: Context, flow: str, batch: int) -> None: ...
 
 
+class BackfillRefused(ValueError):
+    """Days cannot be computed again without losing or doubling rows. The message says why."""
+
+
+@runtime_checkable
+class Backfilled(Protocol):
+    """A sink of its own kind whose table can be backfilled."""
+
+    @property
+    def table(self) -> str: ...
+
+    def backfill(self, rows: DataFrame, context: Context) -> DataFrame:
+        """The rows of the table, with `day`, for rows of the flow. Raises BackfillRefused."""
+
+
 Sink = Table | Topic | CustomSink
 
 
@@ -149,6 +173,8 @@ class Flow:
     steps: tuple[Step, ...] = ()
     batch_steps: tuple[BatchStep, ...] = ()
     output_mode: str = "append"
+    expect: tuple[Expectation, ...] = ()
+    """The expectations of the rows of a micro-batch after all steps, checked once for all sinks."""
 
 
 @dataclass(frozen=True, slots=True)

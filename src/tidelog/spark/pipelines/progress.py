@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.spark.offsets import lag
@@ -32,8 +32,10 @@ def offsets(text: str | None) -> Offsets | None:
 class FlowProgress:
     """The numbers of one flow, from the progress of its query."""
 
-    def __init__(self) -> None:
+    def __init__(self, reported: Callable[[int, int, int], None] | None = None) -> None:
+        """`reported` is called with each micro-batch: its number, rows read and late rows dropped."""
         self.flow = FlowStatus()
+        self._reported = reported
         self._seen: tuple[int, str] | None = None
 
     def look(self, query: StreamingQuery) -> None:
@@ -55,11 +57,12 @@ class FlowProgress:
         if rows or "addBatch" in progress["durationMs"]:
             flow.batch, flow.batch_ms = progress["batchId"], duration
         flow.rows_per_second = rows / (duration / 1000) if duration else 0.0
-        flow.late_rows_dropped += sum(
-            state["numRowsDroppedByWatermark"] for state in progress["stateOperators"]
-        )
+        late = sum(state["numRowsDroppedByWatermark"] for state in progress["stateOperators"])
+        flow.late_rows_dropped += late
         flow.lag = _lag_of(progress, flow.lag)
         flow.updated_at = time.time()
+        if self._reported is not None and "addBatch" in progress["durationMs"]:
+            self._reported(progress["batchId"], rows, late)
 
 
 def _mark(progress: StreamingQueryProgress) -> tuple[int, str]:

@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 from tidelog.errors import KafkaError
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.options import Offsets
-from tidelog.spark.pipelines.declare import Context, Flow, Sink, Table, Topic
+from tidelog.spark.pipelines.batch_counts import BatchCounts
+from tidelog.spark.pipelines.batch_metrics import BatchRecord, FlowTotals, MetricsLog
+from tidelog.spark.pipelines.checks import Checks
+from tidelog.spark.pipelines.declare import Context, Flow, Sink, Source, Table, Topic
 from tidelog.spark.pipelines.progress import FlowProgress
 from tidelog.spark.pipelines.running_batch import (
     BatchWatch,
     checkpointed,
+    distance,
     has_batches,
     log_span,
     offset_range,
@@ -90,16 +94,20 @@ class FlowQuery:
         place: Place,
         link: AdminLink,
         check: Callable[[], None] = lambda: None,
+        metrics: MetricsLog | None = None,
     ) -> None:
-        """`link` reaches the brokers of `place`. The caller closes it.
+        """`link` reaches the brokers of `place`. The caller closes it. `metrics` takes the counts.
 
         `check` raises LeaseLost if this driver must not write. It is called before each micro-batch.
         """
         self.flow = flow
+        self._metrics = metrics
+        self.totals = FlowTotals()
+        self._end_of: Callable[[int], Offsets | None] = lambda batch: None
         self._link = link
         self._check = check
         self.name = f"{context.pipeline}/{flow.name}"
-        self._context = replace(context, writer=self.name)
+        self._context = replace(context, writer=self.name, topics=flow.source.topics)
         self._place = place
         self._started: StreamingQuery | None = None
         self._id = ""
@@ -113,8 +121,7 @@ class FlowQuery:
         """The micro-batch that is being written, and its start."""
         self._cut: int | None = None
         self._watch: BatchWatch | None = None
-        self._end_of: Callable[[int], Offsets | None] = lambda batch: None
-        self.progress = FlowProgress()
+        self.progress = FlowProgress(self._reported)
 
     def start(self, trigger: Mapping[str, str | bool]) -> None:
         """Start the query from its checkpoint."""
@@ -131,6 +138,8 @@ class FlowQuery:
         self._started = writer.start()
         self._id = str(self._started.id)
         level = self._place.client.get("isolation.level", ISOLATION_LEVEL)
+        if self._metrics is not None:
+            self._metrics.recover(self._context.pipeline, self.flow.name)
         source = self.flow.source
         earliest = not any(name.lower().startswith("starting") for name in source.options)
         self._watch = BatchWatch(self._link, source.topics, level, self._end_of, from_beginning=earliest)
@@ -153,19 +162,11 @@ class FlowQuery:
     def read(self) -> DataFrame:
         source = self.flow.source
         options = {
-            **self._place.options(),
-            "kafka.isolation.level": self._place.client.get("isolation.level", ISOLATION_LEVEL),
-            "subscribe": ",".join(source.topics),
+            **source_options(source, self._place),
             "startingOffsets": "earliest",
             "publishGroup": f"pipeline-{self.name.replace('/', '-')}",  # so that Kafka's tools show the lag
             "maxOffsetsPerTrigger": str(self._place.max_offsets_per_trigger),
         }
-        if source.schema is not None:
-            options["valueFormat"] = "json"
-            options["valueSchema"] = source.schema.json()
-            options["valueMode"] = "PERMISSIVE" if source.keep_bad else "DROPMALFORMED"
-        if source.metadata:
-            options["columns"] = ",".join(source.metadata)
         return self._context.spark.readStream.format(FORMAT).options(**{**options, **source.options}).load()
 
     @property
@@ -201,21 +202,55 @@ class FlowQuery:
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Write every sink in order. The rows are computed once for all of them."""
+        started, counts = time.time(), BatchCounts()
         context = in_session(self._context, rows.sparkSession, self._place)
-        context = replace(context, checkpoint=self._id, offsets=offset_range(self._end_of, batch))
+        context = replace(
+            context, checkpoint=self._id, offsets=offset_range(self._end_of, batch), counts=counts
+        )
         if self._written < 0:
             self._check_tables(context, batch)
         for step in self.flow.batch_steps:
             rows = step(rows, context, batch)
-        several = len(self.flow.sinks) > 1
-        if several:
-            rows = rows.persist()
-        try:
-            for sink in self.flow.sinks:
-                write_sink(sink, rows, context, f"{self.name}/{sink.name}/{self._id}", batch, self._place)
-        finally:
+        with Checks(self.flow.expect).applied(rows, context, batch) as rows:
+            several = len(self.flow.sinks) > 1
             if several:
-                rows.unpersist()
+                rows = rows.persist()
+            try:
+                for sink in self.flow.sinks:
+                    name = f"{self.name}/{sink.name}/{self._id}"
+                    write_sink(sink, rows, context, name, batch, self._place)
+                counts.settle()
+            finally:
+                if several:
+                    rows.unpersist()
+        self._record(batch, started, context)
+
+    def _record(self, batch: int, started: float, context: Context) -> None:
+        """Keep the counts of a written micro-batch. Spark has not committed it yet."""
+        begin, end = self._end_of(batch - 1), self._end_of(batch)
+        counts = context.counts
+        record = BatchRecord(
+            self._context.pipeline,
+            self.flow.name,
+            self._id,
+            batch,
+            started,
+            time.time() - started,
+            rows_in=None if begin is None or end is None else distance(begin, end),
+            rows_out=counts.sinks.total(),
+            sinks=dict(counts.sinks),
+            quarantined=counts.quarantined,
+            reasons=dict(counts.reasons),
+            expectations=dict(counts.failed),
+            offsets=context.offsets,
+        )
+        self.totals.add(record)
+        if self._metrics is not None:
+            self._metrics.put(record)
+
+    def _reported(self, batch: int, rows: int, late: int) -> None:
+        if self._metrics is not None:
+            self._metrics.report(self._context.pipeline, self.flow.name, batch, rows, late)
 
     def _check_tables(self, context: Context, batch: int) -> None:
         """Raise TableError if a table refuses the first batch of this run, before any sink takes it."""
@@ -288,6 +323,22 @@ class FlowQuery:
         return self._started.exception()
 
 
+def source_options(source: Source, place: Place) -> dict[str, str]:
+    """The options of the data source that give the rows of a flow, from a stream or a part of the log."""
+    options = {
+        **place.options(),
+        "kafka.isolation.level": place.client.get("isolation.level", ISOLATION_LEVEL),
+        "subscribe": ",".join(source.topics),
+    }
+    if source.schema is not None:
+        options["valueFormat"] = "json"
+        options["valueSchema"] = source.schema.json()
+        options["valueMode"] = "PERMISSIVE" if source.keep_bad else "DROPMALFORMED"
+    if source.metadata:
+        options["columns"] = ",".join(source.metadata)
+    return options
+
+
 def in_session(context: Context, spark: SparkSession, place: Place) -> Context:
     """The context in the session of a micro-batch, which is a clone that Spark makes."""
     from tidelog.spark.tables import Tables
@@ -327,13 +378,15 @@ def write_sink(sink: Sink, rows: DataFrame, context: Context, name: str, batch: 
     if sink.select is not None:
         rows = sink.select(rows, context)
     if isinstance(sink, Table):
-        context.tables.write(
-            rows,
-            sink.name,
-            partition_by=sink.partition_by,
-            keys=sink.keys,
-            **context.written(batch),
-        )
+        with Checks(sink.expect, sink.name).applied(rows, context, batch) as good:
+            context.tables.write(
+                context.counts.written(good, sink.name),
+                sink.name,
+                partition_by=sink.partition_by,
+                keys=sink.keys,
+                **context.written(batch),
+            )
+            context.counts.settle()
         return
     options = {
         **place.options(),
@@ -342,7 +395,8 @@ def write_sink(sink: Sink, rows: DataFrame, context: Context, name: str, batch: 
         "exactlyOnceName": name,
         "exactlyOnceBatch": str(batch),
     }
-    as_records(rows, sink.key).write.format(FORMAT).options(**options).mode("append").save()
+    records = as_records(context.counts.written(rows, sink.name), sink.key)
+    records.write.format(FORMAT).options(**options).mode("append").save()
 
 
 def as_records(rows: DataFrame, key: str) -> DataFrame:

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from tidelog.spark.pipelines.declare import Flow, Pipeline
+from tidelog.spark.pipelines.declare import Flow, Pipeline, Table
+from tidelog.spark.pipelines.expectations import mistake
 
 BUILT_IN: dict[str, str] = {
     "collect": "tidelog.spark.pipelines.collect",
@@ -155,3 +156,9 @@ def check_flows(pipeline: Pipeline, flows: tuple[Flow, ...]) -> None:
         for sink in sinks:
             if sinks.count(sink) > 1:
                 raise UnknownPipeline(f"flow {flow.name} of {pipeline.name} has two sinks named {sink[1]}")
+        wrong = mistake(flow.expect, None)
+        for one in flow.sinks:
+            if isinstance(one, Table):
+                wrong = wrong or mistake(one.expect, one.partition_by)
+        if wrong is not None:
+            raise UnknownPipeline(f"flow {flow.name} of {pipeline.name}: {wrong}")

@@ -28,6 +28,7 @@ TOP_ADS = 12
 TOP_USERS = 12
 REASONS_SHOWN = 15
 LEAST_ROOM = 30  # minutes
+BATCHES_LOOKED_AT = 500  # for failed expectations, the newest
 _PLACE = re.compile(r", from byte \d+ on$")  # the position differs from event to event; the reason is one
 
 Row = Mapping[str, object]
@@ -48,6 +49,11 @@ class Reader(Protocol):
         """The rows with the largest `by` among the rows that match `where`."""
 
     def numbers(self, table: str, column: str) -> list[int]: ...
+
+    def sums(
+        self, table: str, by: Sequence[str], columns: Sequence[str]
+    ) -> dict[tuple[str, ...], tuple[int, ...]]:
+        """For each combination of values of `by` the number of rows and the sums of columns; null is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,19 @@ class BadEvents:
     sample: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class FlowFacts:
+    """The counts of all micro-batches of a flow."""
+
+    pipeline: str
+    flow: str
+    batches: int
+    rows_in: int
+    rows_out: int
+    quarantined: int
+    late: int
+
+
 @dataclass(slots=True)
 class Facts:
     """All numbers of the page. `missing` names tables that do not exist or are empty."""
@@ -100,6 +119,9 @@ class Facts:
     bad: list[BadEvents] = field(default_factory=list)
     bad_count: int = 0
     bad_reasons: int = 0
+    flows: list[FlowFacts] = field(default_factory=list)
+    failed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Rows that fail an expectation by pipeline, flow and expectation, in the newest micro-batches."""
     missing: set[str] = field(default_factory=set)
 
     @property
@@ -151,6 +173,7 @@ def gather(tables: Reader) -> Facts:
     if tables.columns("task_progress"):
         facts.tasks = tables.counts("task_progress", ["completed"])
     _gather_bad(facts, tables)
+    _gather_quality(facts, tables)
     return facts
 
 
@@ -211,6 +234,20 @@ def _gather_bad(facts: Facts, tables: Reader) -> None:
         found = tables.top("quarantine", ["raw"], "offset", 1, where)
         raw = found[0]["raw"] if found else None
         facts.bad.append(BadEvents(topic, reason, count, raw if isinstance(raw, bytes) else None))
+
+
+def _gather_quality(facts: Facts, tables: Reader) -> None:
+    if not tables.columns("batch_metrics"):
+        return
+    found = tables.sums("batch_metrics", ["pipeline", "flow"], ["rows_in", "rows_out", "quarantined", "late"])
+    for (pipeline, flow), (batches, rows_in, rows_out, quarantined, late) in sorted(found.items()):
+        facts.flows.append(FlowFacts(pipeline, flow, batches, rows_in, rows_out, quarantined, late))
+    columns = ["pipeline", "flow", "expectations"]
+    for row in tables.top("batch_metrics", columns, "started", BATCHES_LOOKED_AT, {}):
+        failed = row["expectations"]
+        for name, count in failed if isinstance(failed, list) else ():
+            if count:
+                facts.failed[text(row["pipeline"]), text(row["flow"]), str(name)] += count
 
 
 def text(value: object) -> str:

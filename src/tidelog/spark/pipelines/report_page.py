@@ -33,6 +33,7 @@ def page(facts: Facts, source: str, made_at: str) -> str:
         _section("regions", "Regions", regions(facts)),
         _section("balances", "Balances", balances(facts)),
         _section("quarantine", "Quarantine", quarantine(facts)),
+        _section("quality", "Data quality", quality(facts)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -372,6 +373,35 @@ def quarantine(facts: Facts) -> str:
     if facts.bad_reasons > len(facts.bad):
         words += f"; of {svg.number(facts.bad_reasons)} reasons, the {len(facts.bad)} most frequent"
     return _paragraph(words + ".") + _table(heads, rows)
+
+
+def quality(facts: Facts) -> str:
+    if not facts.flows:
+        return _nothing("batch_metrics", "all")
+    rows = [
+        (
+            escape(f"{flow.pipeline}/{flow.flow}"),
+            *(svg.number(count) for count in (flow.batches, flow.rows_in, flow.rows_out)),
+            *(svg.number(count) for count in (flow.quarantined, flow.late)),
+        )
+        for flow in facts.flows
+    ]
+    heads = (
+        *(("flow", ""), ("micro-batches", "n extra"), ("rows in", "n"), ("rows out", "n")),
+        *(("quarantined", "n"), ("late, dropped", "n")),
+    )
+    return _table(heads, rows) + _failed(facts)
+
+
+def _failed(facts: Facts) -> str:
+    if not facts.failed:
+        return _paragraph("No row of the newest micro-batches failed an expectation.", "nothing")
+    rows = [
+        (escape(name), escape(f"{pipeline}/{flow}"), svg.number(count))
+        for (pipeline, flow, name), count in facts.failed.most_common()
+    ]
+    heads = (("expectation", ""), ("flow", "soft"), ("rows that fail it", "n"))
+    return f"<h3>Expectations, in the newest micro-batches</h3>{_table(heads, rows)}"
 
 
 def _sample(raw: bytes | None) -> str:

@@ -78,6 +78,19 @@ class LocalReader:
             found += batch.column(column).drop_null().to_pylist()
         return found
 
+    def sums(
+        self, table: str, by: Sequence[str], columns: Sequence[str]
+    ) -> dict[tuple[str, ...], tuple[int, ...]]:
+        found: dict[tuple[str, ...], tuple[int, ...]] = {}
+        asked = [([], "count_all"), *((name, "sum") for name in columns)]
+        for batch in self._batches(table, [*by, *columns]):
+            for row in pa.Table.from_batches([batch]).group_by(list(by)).aggregate(asked).to_pylist():
+                key = tuple("" if row[name] is None else str(row[name]) for name in by)
+                sums = (row["count_all"], *(row[f"{name}_sum"] or 0 for name in columns))
+                before = found.get(key, (0,) * len(sums))
+                found[key] = tuple(one + other for one, other in zip(before, sums, strict=True))
+        return found
+
     def _batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         found = self._table(table)
         if found is None:
@@ -136,6 +149,18 @@ class SparkReader:
     def numbers(self, table: str, column: str) -> list[int]:
         found = self.tables.read(table).select(column).toArrow()
         return list(found.column(column).drop_null().to_pylist())
+
+    def sums(
+        self, table: str, by: Sequence[str], columns: Sequence[str]
+    ) -> dict[tuple[str, ...], tuple[int, ...]]:
+        from pyspark.sql import functions as f
+
+        asked = [f.count(f.lit(1)), *(f.coalesce(f.sum(name), f.lit(0)) for name in columns)]
+        rows = self.tables.read(table).groupBy(*by).agg(*asked).collect()
+        return {
+            tuple("" if row[at] is None else str(row[at]) for at in range(len(by))): tuple(row[len(by) :])
+            for row in rows
+        }
 
     @staticmethod
     def _text(rows: DataFrame, columns: Sequence[str]) -> DataFrame:

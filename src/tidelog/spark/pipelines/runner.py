@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from tidelog.config import ConfigError
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.files import Files
-from tidelog.spark.pipelines import state
+from tidelog.spark.pipelines import batch_metrics, state
+from tidelog.spark.pipelines.batch_metrics import MetricsLog, MetricsTable
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Table
+from tidelog.spark.pipelines.metrics_endpoint import FlowMetrics, MetricsEndpoint
 from tidelog.spark.pipelines.migrate import refuse_old_tables
 from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
 from tidelog.spark.pipelines.quiet import spark_writes_to
@@ -105,6 +107,9 @@ class Options:
     """How long a stop waits for running micro-batches."""
     state_partitions: int | None = None
     """State partitions of new checkpoints; None takes the setting `state_partitions`, the session's or 4."""
+    metrics_port: int | None = None
+    """The port of Prometheus metrics; 0 takes a free one, None serves none."""
+    metrics_host: str = "127.0.0.1"
     spark_log: bool = False
     """Spark's log goes to `spark.log` in the status folder, not to this program's outputs."""
 
@@ -180,6 +185,8 @@ class Running:
         self._next_status = 0.0
         self._next_request = 0.0
         self._failure: FlowFailed | LeaseLost | None = None
+        self.metrics: MetricsEndpoint | None = None
+        self._metrics_log: MetricsLog | None = None
         self._link = AdminLink({**options.client, "bootstrap.servers": options.bootstrap})
 
     @property
@@ -208,14 +215,22 @@ class Running:
         self._write_status(force=True)  # before a query runs: after a kill the next run waits for this JVM
         store = Store.of(self._spark, f"{place.data}/tables")
         refuse_old_tables(store, place.data)
+        if self.options.metrics_port is not None:
+            self.metrics = MetricsEndpoint(
+                self.flow_metrics, self.options.metrics_host, self.options.metrics_port
+            )
+            self.metrics.open()
+        self._metrics_log = metrics_log(self._spark, place)
         for running in self.pipelines:
             context = in_session(self._context(running), self._spark, place)
             for flow in running.flows:
                 checkpoint = place.checkpoint(running.name, flow.name)
                 found = in_checkpoint(Files(self._spark, checkpoint), checkpoint)
                 warn_of_other(f"{running.name}/{flow.name}", found, wanted)
-            check = running.claim.check
-            running.queries = [FlowQuery(flow, context, place, self._link, check) for flow in running.flows]
+            check, log = running.claim.check, self._metrics_log
+            running.queries = [
+                FlowQuery(flow, context, place, self._link, check, log) for flow in running.flows
+            ]
             for query in running.queries:
                 self._start(running, query, trigger)
             running.status.state = state.RUNNING
@@ -266,6 +281,8 @@ class Running:
             self._see_failure(running)
             self._finish(running)
         self._write_status()
+        if self._metrics_log is not None:
+            self._metrics_log.flush()
         if not all(running.ended for running in self.pipelines):
             return True
         self._write_status(force=True)
@@ -365,6 +382,14 @@ class Running:
         """The status of a pipeline's flows by name."""
         return {query.flow.name: query.progress.flow for query in running.queries}
 
+    def flow_metrics(self) -> list[FlowMetrics]:
+        """The numbers of all flows, for Prometheus."""
+        return [
+            FlowMetrics(running.name, query.flow.name, query.progress.flow, query.totals)
+            for running in self.pipelines
+            for query in running.queries
+        ]
+
     def _write_status(self, *, force: bool = False) -> None:
         now = time.monotonic()
         if force or now >= self._next_status:
@@ -385,6 +410,11 @@ class Running:
                 if running.status.state not in state.ENDED:
                     running.status.state = state.STOPPED
             self._write_status(force=True)
+            if self._metrics_log is not None:
+                with suppress(Exception):  # Spark may be gone; the next run writes the metrics
+                    self._metrics_log.flush(everything=True)
+            if self.metrics is not None:
+                self.metrics.close()
             if self._spark is not None and self._owns_spark:
                 with suppress(Exception):  # it may be gone already
                     self._spark.stop()
@@ -398,6 +428,16 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def metrics_log(spark: SparkSession, place: Place) -> MetricsLog:
+    """The log of the metrics of a data folder."""
+    from tidelog.spark.files import Files
+    from tidelog.spark.tables.store import Store
+
+    files = Files(spark, f"{place.data}/metrics")
+    store = Store.of(spark, place.tables).below(batch_metrics.TABLE)
+    return MetricsLog(files, files.root, MetricsTable(store.uri, store.options))
 
 
 class SparkDied(RuntimeError):

@@ -105,22 +105,23 @@ class Tables:
         checkpoint: str = "",
         offsets: str = "",
     ) -> Iterator[DataFrame | None]:
-        """Write the rows whose column `aside` is 0, and yield the others, or None if there are none.
+        """Write the rows whose `aside`, a struct, is null, and yield the structs of the others, or None.
 
-        The rows are computed once for both: the others wait in files, which are deleted at the end of the
-        `with` block. Only a batch that the table has already is computed again.
+        The yielded rows have the fields of the struct and the columns of `partition_by`. The table's files do
+        not have the struct. The rows are computed once for both: the others wait in files, which are deleted
+        at the end of the `with` block. Only a batch that the table has already is computed again.
         """
         from pyspark.sql import functions as F
 
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
-        schema = rows.drop(aside).schema
         with self.store.errors():
-            snapshot = self._declared(target, Shape(schema, tuple(partition_by)))
+            snapshot = self._declared(target, Shape(rows.drop(aside).schema, tuple(partition_by)))
             replayed = snapshot.has(name)
+        others = rows.where(F.col(aside).isNotNull()).select(f"{aside}.*", *partition_by)
         if replayed:
-            others = rows.where(F.col(aside).cast("boolean")).drop(aside)
-            yield None if others.isEmpty() else others
+            # A count computes all rows, so that a caller who observes them gets the whole counts.
+            yield others if others.count() else None
             return
         place = self.store.below(table)
         files = write_files(rows, Target(place, tuple(partition_by), aside))
@@ -128,7 +129,7 @@ class Tables:
         self._commit(target, snapshot, name, [file for file in files if not file.aside])
         paths = [f"{place.spark_uri}/{file.path}" for file in waiting]
         try:
-            yield self.spark.read.schema(schema).parquet(*paths) if paths else None
+            yield self.spark.read.schema(others.schema).parquet(*paths) if paths else None
         finally:
             self._delete(place, waiting)
 

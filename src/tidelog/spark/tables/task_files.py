@@ -52,8 +52,8 @@ _RESULT = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table that tasks write to: its place, the columns of its folders, and the column that says which
-    rows to put aside."""
+    """The table that tasks write to: its place, the columns of its folders, and the column of structs that
+    says which rows to put aside: those that have one."""
 
     store: Store
     partition_by: tuple[str, ...] = ()
@@ -140,14 +140,14 @@ class _TaskFiles:
 
     def take(self, batch: pa.RecordBatch) -> None:
         rows = in_utc(pa.Table.from_batches([batch]))
-        aside = self._target.aside
-        if aside:
-            put_aside = pc.fill_null(pc.cast(rows[aside], pa.bool_()), False)
-            rows = rows.drop_columns([aside])
-            others = rows.filter(put_aside)
-            if others.num_rows:
-                self._put(ASIDE, {}, others, aside=True)
-            rows = rows.filter(pc.invert(put_aside)) if others.num_rows else rows
+        if self._target.aside:
+            errors = rows[self._target.aside]
+            rows = rows.drop_columns([self._target.aside])
+            if errors.null_count < len(errors):
+                bad = pc.is_valid(errors)
+                by = rows.select(list(self._target.partition_by))
+                self._put(ASIDE, {}, others_of(errors.filter(bad), by.filter(bad)), aside=True)
+                rows = rows.filter(pc.invert(bad))
         for partition, part in split(rows, self._target.partition_by):
             self._put(folder_of(partition), partition, part, aside=False)
         while sum(one.size for one in self._open.values()) > BUFFER_BYTES:
@@ -210,6 +210,14 @@ class _TaskFiles:
         for one in self._open.values():
             if one.stream is not None and not one.stream.closed:
                 one.stream.close()
+
+
+def others_of(errors: pa.ChunkedArray, partition: pa.Table) -> pa.Table:
+    """The rows that are put aside: the fields of their struct, and the columns of the table's folders."""
+    rows = pa.Table.from_struct_array(errors)
+    for name in partition.column_names:
+        rows = rows.append_column(name, partition[name])
+    return in_utc(rows)
 
 
 def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:

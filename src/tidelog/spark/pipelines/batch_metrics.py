@@ -1,0 +1,255 @@
+"""The table `batch_metrics`: one row for each micro-batch of each flow, with its counts and offsets.
+
+A micro-batch leaves its counts in a small file before Spark commits it, and a replay replaces that file. From
+time to time the files become rows of the table in one transaction, which also names the newest batch of each
+flow, and are deleted. So a batch has one row, whatever is killed when. This module imports no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.spark.files import Entry
+
+TABLE = "batch_metrics"
+APP_ID = "tidelog-metrics"
+FLUSH_SECONDS = 60.0
+FLUSH_BATCHES = 200
+COMMIT_ATTEMPTS = 20
+
+log = logging.getLogger("tidelog.spark")
+
+
+@dataclass(slots=True)
+class BatchRecord:
+    """The counts of one micro-batch."""
+
+    pipeline: str
+    flow: str
+    query: str
+    """The id of the streaming query. A flow whose checkpoint was removed has a new one, from batch 0 on."""
+    batch: int
+    started: float
+    seconds: float
+    rows_in: int | None = None
+    rows_out: int = 0
+    sinks: dict[str, int] = field(default_factory=dict)
+    quarantined: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    expectations: dict[str, int] = field(default_factory=dict)
+    late: int | None = None
+    """Rows that a watermark dropped. Spark reports them after its commit: null if it was killed before."""
+    offsets: str = ""
+
+    @property
+    def app_id(self) -> str:
+        return f"{APP_ID}/{self.pipeline}/{self.flow}/{self.query}"
+
+
+def arrow_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    counts = pa.map_(pa.string(), pa.int64())
+    return pa.schema(
+        [
+            ("pipeline", pa.string()),
+            ("flow", pa.string()),
+            ("query", pa.string()),
+            ("batch", pa.int64()),
+            ("started", pa.timestamp("us", "UTC")),
+            ("seconds", pa.float64()),
+            ("rows_in", pa.int64()),
+            ("rows_out", pa.int64()),
+            ("sinks", counts),
+            ("quarantined", pa.int64()),
+            ("reasons", counts),
+            ("expectations", counts),
+            ("late", pa.int64()),
+            ("offsets", pa.string()),
+        ]
+    )
+
+
+def arrow_rows(records: Iterable[BatchRecord]) -> pa.Table:
+    import pyarrow as pa
+
+    rows = []
+    for record in records:
+        row: dict[str, object] = asdict(record)
+        row["started"] = int(record.started * 1_000_000)
+        for name in ("sinks", "reasons", "expectations"):
+            row[name] = sorted(getattr(record, name).items())
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=arrow_schema())
+
+
+class MetricsTable:
+    """The table `batch_metrics` as a Delta table."""
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.uri = uri
+        self._options = dict(storage_options or {}) or None
+
+    def append(self, records: Iterable[BatchRecord]) -> int:
+        """Add the records that the table does not have yet; returns their number."""
+        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+        records = list(records)
+        for attempt in range(COMMIT_ATTEMPTS):
+            target: DeltaTable | str
+            try:
+                target = table = DeltaTable(self.uri, storage_options=self._options)
+                known = {record.app_id: table.transaction_version(record.app_id) for record in records}
+            except TableNotFoundError:
+                target, known = self.uri, {}
+            newest = {app: -1 if version is None else version for app, version in known.items()}
+            fresh = [record for record in records if record.batch > newest.get(record.app_id, -1)]
+            if not fresh:
+                return 0
+            last: dict[str, int] = {}
+            for record in fresh:
+                last[record.app_id] = max(record.batch, last.get(record.app_id, -1))
+            done = CommitProperties(app_transactions=[Transaction(app, batch) for app, batch in last.items()])
+            try:
+                write_deltalake(
+                    target,
+                    arrow_rows(fresh),
+                    mode="append" if isinstance(target, DeltaTable) else "error",
+                    schema_mode="merge" if isinstance(target, DeltaTable) else None,
+                    commit_properties=done,
+                    storage_options=None if isinstance(target, DeltaTable) else self._options,
+                )
+            except CommitFailedError:  # another process wrote first: look again at what the table has
+                if attempt == COMMIT_ATTEMPTS - 1:
+                    raise
+            else:
+                return len(fresh)
+        return 0
+
+
+class MetricsFiles(Protocol):
+    """The methods of `Files` that are used here."""
+
+    def entries(self, folder: str) -> list[Entry]: ...
+    def make_folder(self, path: str) -> None: ...
+    def write(self, path: str, text: str) -> None: ...
+    def read(self, path: str) -> str | None: ...
+    def delete(self, path: str) -> None: ...
+
+
+class MetricsLog:
+    """The records of micro-batches that are not in the table yet. Used by the threads of all flows."""
+
+    def __init__(self, files: MetricsFiles, folder: str, table: MetricsTable) -> None:
+        self._files = files
+        self._folder = folder
+        self._table = table
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[str, str, int], BatchRecord] = {}
+        self._reported: set[tuple[str, str, int]] = set()
+        self._next_flush = time.monotonic() + FLUSH_SECONDS
+
+    def recover(self, pipeline: str, flow: str) -> None:
+        """Take the records that an earlier process left, and prepare the flow's folder."""
+        folder = self._folder_of(pipeline, flow)
+        self._files.make_folder(folder)
+        for entry in self._files.entries(folder):
+            text = self._files.read(f"{folder}/{entry.name}") if entry.name.endswith(".json") else None
+            try:
+                record = BatchRecord(**json.loads(text or ""))
+            except (ValueError, TypeError):
+                continue  # it was killed in its write, before Spark's commit: the replay writes it again
+            with self._lock:
+                self._waiting[pipeline, flow, record.batch] = record
+                self._reported.add((pipeline, flow, record.batch))
+
+    def put(self, record: BatchRecord) -> None:
+        """Keep the record of a micro-batch. A replay of the micro-batch replaces it."""
+        with self._lock:
+            key = record.pipeline, record.flow, record.batch
+            self._waiting[key] = record
+            self._reported.discard(key)
+            self._save(record)
+
+    def report(self, pipeline: str, flow: str, batch: int, rows: int, late: int) -> BatchRecord | None:
+        """Add the numbers that Spark reports after the commit of a micro-batch."""
+        with self._lock:
+            key = pipeline, flow, batch
+            record = self._waiting.get(key)
+            if record is None or key in self._reported:
+                return None
+            self._reported.add(key)
+            # Spark counts a source twice if the rows of the micro-batch are computed twice.
+            if record.rows_in is None or rows < record.rows_in:
+                record.rows_in = rows
+            record.late = late
+            self._save(record)
+            return record
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Move records into the table when it is time; with `everything`, all of them now.
+
+        An error is logged, and the records wait for the next time.
+        """
+        due = time.monotonic() >= self._next_flush or len(self._reported) >= FLUSH_BATCHES
+        if not everything and not due:
+            return
+        self._next_flush = time.monotonic() + FLUSH_SECONDS
+        with self._lock:
+            keys = sorted(self._waiting if everything else self._reported)
+            records = [self._waiting[key] for key in keys]
+        if not records:
+            return
+        try:
+            self._table.append(records)
+        except Exception as error:
+            log.warning("the metrics of %d micro-batches are not in the table yet: %s", len(records), error)
+            return
+        with self._lock:
+            for key, record in zip(keys, records, strict=True):
+                if self._waiting.get(key) is record:
+                    del self._waiting[key]
+                    self._reported.discard(key)
+                    self._files.delete(self._path(record))
+
+    def _save(self, record: BatchRecord) -> None:
+        self._files.delete(self._path(record))
+        self._files.write(self._path(record), json.dumps(asdict(record)))
+
+    def _path(self, record: BatchRecord) -> str:
+        return f"{self._folder_of(record.pipeline, record.flow)}/{record.batch:010d}.json"
+
+    def _folder_of(self, pipeline: str, flow: str) -> str:
+        return f"{self._folder}/{pipeline}/{flow}"
+
+
+@dataclass(slots=True)
+class FlowTotals:
+    """The counts of a flow since its start, for Prometheus."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    quarantined: int = 0
+    sinks: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    expectations: dict[str, int] = field(default_factory=dict)
+
+    def add(self, record: BatchRecord) -> None:
+        self.batches += 1
+        self.seconds += record.seconds
+        self.quarantined += record.quarantined
+        for name in ("sinks", "reasons", "expectations"):
+            mine: dict[str, int] = dict(getattr(self, name))  # readers in other threads see one or the other
+            for key, count in getattr(record, name).items():
+                mine[key] = mine.get(key, 0) + count
+            setattr(self, name, mine)

@@ -1,0 +1,161 @@
+"""Checks the expectations of a flow or a table on one micro-batch.
+
+Expectations that only warn are counted while the rows are written. `quarantine` and `stop` need to know the
+rows before anything is written: the micro-batch is computed once, counted, and kept until it is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from tidelog.spark.pipelines import quarantine
+from tidelog.spark.pipelines.days import day_of
+from tidelog.spark.pipelines.declare import Context
+from tidelog.spark.pipelines.expectations import (
+    BATCH,
+    DAY,
+    QUARANTINE,
+    STOP,
+    WARN,
+    Expectation,
+    ExpectationFailed,
+    Unique,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FAILED = "_failed"
+"""The names of the expectations that a row fails, while a micro-batch is checked."""
+
+log = logging.getLogger("tidelog.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The expectations of one place: of all rows of a flow, or of the rows of one of its tables."""
+
+    expect: tuple[Expectation, ...]
+    table: str = ""
+    """The table of the rows; empty for the rows of the flow."""
+
+    def _place(self, context: Context) -> str:
+        return f"table {self.table}" if self.table else f"flow {context.writer}"
+
+    @contextmanager
+    def applied(self, rows: DataFrame, context: Context, batch: int) -> Iterator[DataFrame]:
+        """The rows to write. Rows that fail with the action `quarantine` are in the quarantine by then.
+
+        Raises `ExpectationFailed` if a row fails with the action `stop`.
+        """
+        if not self.expect:
+            yield rows
+            return
+        marked, failures = self._marked(rows, context, batch)
+        if all(one.action == WARN for one in self.expect):
+            yield context.counts.expectations(marked, failures).select(*rows.columns)
+            return
+        from pyspark.sql import functions as F
+
+        names = [F.when(failed, F.lit(name)) for name, failed in failures.items()]
+        kept = marked.withColumn(FAILED, F.array_compact(F.array(*names))).persist()
+        try:
+            found = kept.select(F.explode(FAILED).alias("name")).groupBy("name").count().collect()
+            failed = {str(row["name"]): int(row["count"]) for row in found}
+            self._stop_if_failed(failed, context)
+            context.counts.failed.update(failed)
+            away = [one.name for one in self.expect if one.action == QUARANTINE and one.name in failed]
+            if away:
+                goes = F.arrays_overlap(FAILED, F.array(*[F.lit(name) for name in away]))
+                self._quarantine(kept.where(goes), rows.columns, context, batch)
+                yield kept.where(~goes).select(*rows.columns)
+            else:
+                yield kept.select(*rows.columns)
+        finally:
+            kept.unpersist()
+
+    def _marked(self, rows: DataFrame, context: Context, batch: int) -> tuple[DataFrame, dict[str, Column]]:
+        """The rows with helper columns, and for each expectation the condition of rows that fail it."""
+        from pyspark.sql import functions as F
+
+        failures: dict[str, Column] = {}
+        marked = rows
+        for at, one in enumerate(self.expect):
+            if isinstance(one, Unique):
+                column = f"_unique_{at}"
+                marked = self._repeated(marked, one, column, context, batch)
+                failures[one.name] = F.col(column)
+            else:
+                failures[one.name] = ~F.coalesce(one.holds(), F.lit(True))
+        if "_error" in rows.columns:  # a bad event has no fields that could be checked
+            good = F.col("_error").isNull()
+            failures = {name: good & failed for name, failed in failures.items()}
+        return marked, failures
+
+    def _repeated(
+        self, rows: DataFrame, unique: Unique, column: str, context: Context, batch: int
+    ) -> DataFrame:
+        """The rows and a column that is true for rows whose values another row has."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        key = (*unique.key, "day") if unique.within == DAY else unique.key
+        # The same row has to pass when the micro-batch is replayed, so the order is that of the content.
+        order = F.xxhash64(*[F.col(name) for name in rows.columns])
+        place = F.row_number().over(Window.partitionBy(*key).orderBy(order))
+        has_key = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in unique.key))
+        marked = rows.withColumn(column, has_key & (place > 1))
+        if unique.within == BATCH or not context.tables.exists(self.table):
+            return marked
+        before = context.tables.read(self.table, without=(context.writer, batch)).select(*key)
+        if unique.within == DAY:
+            days = [row["day"] for row in rows.select("day").distinct().collect()]
+            before = before.where(F.col("day").isin(days))
+        there = before.distinct().withColumn("_there", F.lit(True))
+        joined = marked.join(there, list(key), "left")
+        known = F.coalesce(F.col("_there"), F.lit(False))
+        return joined.withColumn(column, F.col(column) | known).select(*marked.columns)
+
+    def _stop_if_failed(self, failed: dict[str, int], context: Context) -> None:
+        stops = {one.name for one in self.expect if one.action == STOP}
+        broken = [f"{name} ({count:,} rows)" for name, count in sorted(failed.items()) if name in stops]
+        if broken:
+            raise ExpectationFailed(
+                f"{self._place(context)} expects {' and '.join(broken)} to hold; the batch is not written"
+            )
+
+    def _quarantine(self, bad: DataFrame, columns: list[str], context: Context, batch: int) -> None:
+        from pyspark.sql import functions as F
+
+        style = {"ignoreNullFields": "false", "timeZone": "UTC"}
+        own = [name for name in columns if name not in _METADATA]
+        text = F.to_json(F.struct(*[F.col(f"`{name}`") for name in own]), style)
+        error = F.concat(F.lit(f"{self._place(context)} expects "), F.concat_ws(" and ", FAILED))
+        partition, offset = (
+            F.col(name) if name in columns else F.lit(None) for name in ("partition", "offset")
+        )
+        timestamp = F.col("timestamp") if "timestamp" in columns else F.lit(None).cast("timestamp")
+        fields = quarantine.bad_row(error, text.cast("binary"), partition, offset, timestamp)
+        found = bad.select(fields.alias(quarantine.BAD), self._day(columns).alias("day"))
+        writer = f"{context.writer}/expect/{self.table}" if self.table else f"{context.writer}/expect"
+        here = replace(context, writer=writer)
+        rows = found.select(f"{quarantine.BAD}.*", "day")
+        quarantine.write(rows, ",".join(context.topics), here, batch)
+
+    def _day(self, columns: list[str]) -> Column:
+        from pyspark.sql import functions as F
+
+        if "timestamp" in columns:
+            return quarantine.day_of_record()
+        if "ts" in columns:
+            return day_of(F.col("ts"))
+        return F.lit(datetime.now(UTC).date())
+
+
+_METADATA = frozenset({"partition", "offset", "timestamp", "_error", "_raw"})
