@@ -19,6 +19,7 @@ import click
 from tidelog.cli.flags import KafkaStyleGroup, bootstrap_server, valued
 from tidelog.cli.output import Signals, output_option, pairs, print_json, settings_from, tool_command
 from tidelog.cli.pipeline_failing import data_option, pipeline_failing
+from tidelog.cli.pipeline_repair import backfill, replay
 from tidelog.cli.pipeline_submit import submit
 
 if TYPE_CHECKING:
@@ -575,5 +576,6 @@ def stopped(folder: StateFolder, name: str) -> bool:
     return not folder.runs(name) or (found is not None and found.state in ENDED)
 
 
-for command in (run, submit, list_, describe, new, status, stop, repartition, report, migrate):
+COMMANDS = (run, submit, list_, describe, new, status, stop, repartition, replay, backfill, report, migrate)
+for command in COMMANDS:
     pipeline.add_command(command)

@@ -1,0 +1,309 @@
+"""Replays quarantined events after a fix: those that are good by now go into their tables, once.
+
+A replay first writes a plan: the parsed events and their positions, in `<data>/replays/<id>`. Then one commit
+removes these rows from the quarantine, and one commit for each table adds the events. Each commit has the
+plan's id as its writer, so a commit that is there already is skipped. A replay that was killed is finished by
+the next one. No Spark runs for it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.spark.pipelines import quarantine
+from tidelog.spark.pipelines.collect import LOGS
+from tidelog.spark.pipelines.days import DAY_MS
+from tidelog.spark.pipelines.events import EventSchema
+from tidelog.spark.tables.delta_log import DeltaLog
+from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.identity import Batch
+from tidelog.spark.tables.store import Store
+from tidelog.spark.values import ERROR, Rows, parse
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+FOLDER = "replays"
+PLAN = "plan.json"
+POSITION = ("topic", "partition", "offset", "day")
+FLOW_OF_COLLECT = "collect/"
+SWEEP_SECONDS = 86_400
+"""The age at which a folder without a plan is not one of a replay that is about to record it."""
+
+
+class ReplayConflict(TableError):
+    """Rows of a plan are no longer in the quarantine: another replay has taken them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The quarantined events to replay: by the time of their records, their topic and their error."""
+
+    since_ms: int
+    until_ms: int | None = None
+    topic: str | None = None
+    reason: str | None = None
+    """A part of the error."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The number of events by table, and of events that are still bad by error."""
+
+    good: dict[str, int] = field(default_factory=dict)
+    bad: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def replayed(self) -> int:
+        return sum(self.good.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A recorded replay: the events of each table wait in a file of the plan's folder."""
+
+    id: str
+    created: float
+    counts: dict[str, int]
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(f"replay/{self.id}", 0)
+
+
+class Replays:
+    """The replays on one data folder."""
+
+    def __init__(self, data: str) -> None:
+        self._data = Store.of(None, data)
+        self._tables = self._data.below("tables")
+        self._folder = self._data.below(FOLDER)
+
+    def unfinished(self) -> list[Plan]:
+        """Recorded plans that have not ended, the oldest first."""
+        found = []
+        for name in self._folder.names():
+            try:
+                with self._folder.below(name).files().open_input_stream(PLAN) as file:
+                    found.append(Plan(**json.loads(file.read())))
+            except FileNotFoundError:
+                continue  # killed before the plan was complete: nothing was changed
+        return sorted(found, key=lambda plan: plan.created)
+
+    def run(self, selection: Selection, *, dry_run: bool = False) -> Outcome:
+        """Replay the selected events that are good by now; with `dry_run` only count them.
+
+        Finish unfinished replays first. Raises `ReplayConflict` if another replay takes the same events.
+        """
+        if not dry_run:
+            for plan in self.unfinished():
+                self.finish(plan)
+            self._sweep()
+        if not self._log(quarantine.TABLE).exists():
+            return Outcome()
+        plan_id = f"{int(time.time() * 1000):x}-{uuid.uuid4().hex[:8]}"
+        outcome = self._stage(selection, None if dry_run else plan_id)
+        if not dry_run and outcome.replayed:
+            plan = Plan(plan_id, time.time(), outcome.good)
+            self._record(plan)
+            self.finish(plan)
+        return outcome
+
+    # -- the plan
+
+    def _stage(self, selection: Selection, plan_id: str | None) -> Outcome:
+        """Parse the selected events, and write the good ones to the plan's folder."""
+        outcome = Outcome()
+        writers: dict[str, pq.ParquetWriter] = {}
+        streams: list[pa.NativeFile] = []
+        place = self._folder.below(plan_id or "none")
+        try:
+            for schema in LOGS:
+                if selection.topic not in (None, schema.topic):
+                    continue
+                parser = _Parser(schema)
+                for rows in self._quarantined(schema, selection):
+                    good, errors = parser.sort_out(rows)
+                    outcome.bad.update(errors)
+                    if not good.num_rows:
+                        continue
+                    outcome.good[schema.table] = outcome.good.get(schema.table, 0) + good.num_rows
+                    if plan_id is not None:
+                        if schema.table not in writers:
+                            if place.is_local:
+                                self._data.files().create_dir(f"{FOLDER}/{plan_id}")
+                            target = place.files().open_output_stream(f"{schema.table}.parquet")
+                            streams.append(target)
+                            writers[schema.table] = pq.ParquetWriter(target, good.schema)
+                        writers[schema.table].write_table(good)
+        finally:
+            for writer in writers.values():
+                writer.close()
+            for stream in streams:
+                stream.close()
+        return outcome
+
+    def _quarantined(self, schema: EventSchema, selection: Selection) -> Iterator[pa.Table]:
+        """The selected rows of one topic, in parts."""
+        import pyarrow.dataset as ds
+
+        dataset = self._log(quarantine.TABLE).snapshot().table.to_pyarrow_dataset()
+        since = pa.scalar(selection.since_ms * 1000, pa.timestamp("us", "UTC"))
+        wanted = (ds.field("topic") == schema.topic) & (ds.field("timestamp") >= since)
+        if selection.until_ms is not None:
+            until = pa.scalar(selection.until_ms * 1000, pa.timestamp("us", "UTC"))
+            wanted = wanted & (ds.field("timestamp") < until)
+        if "flow" in dataset.schema.names:  # rows of other flows are not the bytes of events
+            own = ds.field("flow").is_null() | (ds.field("flow") == f"{FLOW_OF_COLLECT}{schema.table}")
+            wanted = wanted & own
+        columns = [*POSITION, "error", "raw"]
+        for batch in dataset.to_batches(columns=columns, filter=wanted):
+            rows = pa.Table.from_batches([batch])
+            if selection.reason is not None:
+                rows = rows.filter(pc.match_substring(rows["error"], selection.reason))
+            if rows.num_rows:
+                yield rows
+
+    def _record(self, plan: Plan) -> None:
+        """Write the plan. From here on the replay takes place, whatever is killed."""
+        with self._folder.below(plan.id).files().open_output_stream(PLAN) as file:
+            file.write(json.dumps(asdict(plan)).encode())
+
+    # -- its execution
+
+    def finish(self, plan: Plan) -> None:
+        """Carry out a recorded plan, from where it was left. Raises ReplayConflict, and forgets the plan."""
+        staged = self._folder.below(plan.id)
+        try:
+            self._take_out(plan, staged)
+        except ReplayConflict:
+            self._forget(plan.id)
+            raise
+        for table in plan.counts:
+            self._add(plan, table, staged)
+        self._forget(plan.id)
+
+    def _forget(self, name: str) -> None:
+        """Delete the files of a plan, the plan itself first."""
+        files = self._folder.below(name).files()
+        for path in (PLAN, *(f"{schema.table}.parquet" for schema in LOGS)):
+            with suppress(FileNotFoundError):
+                files.delete_file(path)
+        if self._folder.is_local:
+            self._data.files().delete_dir(f"{FOLDER}/{name}")
+
+    def _sweep(self) -> None:
+        """Delete what replays left that were killed before their plan was recorded, or after its end."""
+        recorded = {plan.id for plan in self.unfinished()}
+        for name in self._folder.names():
+            began = name.partition("-")[0]
+            if name not in recorded and int(began, 16) < (time.time() - SWEEP_SECONDS) * 1000:
+                self._forget(name)
+
+    def _take_out(self, plan: Plan, staged: Store) -> None:
+        """Remove the plan's rows from the quarantine, in one commit. It also claims them for this plan."""
+        log = self._log(quarantine.TABLE)
+        snapshot = log.snapshot()
+        if snapshot.has(plan.batch):
+            return
+        positions = pa.concat_tables(
+            _read(staged, table, [f"_{name}" for name in POSITION]) for table in plan.counts
+        ).rename_columns(list(POSITION))
+
+        def act(table: DeltaTable, properties: CommitProperties) -> None:
+            there = _present(table, positions)
+            if there != positions.num_rows:
+                raise ReplayConflict(
+                    f"{positions.num_rows - there:,} of {positions.num_rows:,} rows of replay {plan.id} are "
+                    "no longer in the quarantine: another replay has taken them. Nothing was replayed: run "
+                    "the replay again"
+                )
+            table.merge(
+                positions,
+                " AND ".join(f"t.{name} = s.{name}" for name in POSITION),
+                source_alias="s",
+                target_alias="t",
+                commit_properties=properties,
+            ).when_matched_delete().execute()
+
+        log.attempt(snapshot, plan.batch, act, rewrites=True)
+
+    def _add(self, plan: Plan, table: str, staged: Store) -> None:
+        from deltalake import Schema, write_deltalake
+
+        log = self._log(table)
+        events = _read(staged, table, None)
+        events = events.drop_columns([f"_{name}" for name in POSITION])
+        snapshot = log.snapshot() if log.exists() else log.create(Schema.from_arrow(events.schema), ("day",))
+        if snapshot.has(plan.batch):
+            return
+
+        def act(target: DeltaTable, properties: CommitProperties) -> None:
+            write_deltalake(target, events, mode="append", schema_mode="merge", commit_properties=properties)
+
+        # It removes nothing, but a backfill of these days from the same snapshot would have the events too.
+        log.attempt(snapshot, plan.batch, act, rewrites=True)
+
+    def _log(self, table: str) -> DeltaLog:
+        place = self._tables.below(table)
+        return DeltaLog(place.uri, place.options)
+
+
+class _Parser:
+    """Parses the bytes of one topic as the source does, by the present schema."""
+
+    def __init__(self, schema: EventSchema) -> None:
+        self._schema = schema
+        options = {
+            "valueFormat": "json",
+            "valueSchema": schema.spark_schema().json(),
+            "valueCheck": schema.condition(),
+            "columns": "partition",
+        }
+        self._rows: Rows = parse(options).prepared()
+
+    def sort_out(self, rows: pa.Table) -> tuple[pa.Table, list[str]]:
+        """The good events with their day and position, and the errors of the others."""
+        rows = rows.combine_chunks()
+        columns = {"value": _whole(rows["raw"]), "partition": _whole(rows["partition"])}
+        parsed = self._rows.batch(columns, rows.num_rows)
+        assert parsed is not None, "without a filter every row is kept"
+        fine = pc.is_null(parsed.column(ERROR))
+        errors = parsed.column(ERROR).filter(pc.invert(fine)).to_pylist()
+        found = pa.Table.from_batches([parsed]).filter(fine).select(list(self._schema.names))
+        days = pc.cast(pc.floor(pc.divide(pc.cast(found["ts"], pa.float64()), DAY_MS)), pa.int32())
+        found = found.append_column("day", pc.cast(days, pa.date32()))
+        for name in POSITION:
+            found = found.append_column(f"_{name}", rows[name].filter(fine))
+        return found, errors
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+
+
+def _read(staged: Store, table: str, columns: Sequence[str] | None) -> pa.Table:
+    return pq.read_table(f"{table}.parquet", columns=columns, filesystem=staged.files())
+
+
+def _present(table: DeltaTable, positions: pa.Table) -> int:
+    """How many of the positions the quarantine has."""
+    import pyarrow.dataset as ds
+
+    days = positions["day"].unique()
+    wanted = ds.field("day").isin(days)
+    there = table.to_pyarrow_dataset().to_table(columns=list(POSITION), filter=wanted)
+    there = there.select(list(POSITION)).cast(positions.schema)
+    return int(positions.join(there, list(POSITION), join_type="inner").num_rows)

@@ -1,0 +1,185 @@
+"""Days of a table are computed again from the log, beside the stream, without a lost or doubled row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.spark.collected import example
+from tidelog import Admin
+from tidelog.spark.pipelines import backfill, collect
+from tidelog.spark.pipelines.backfill import Backfill, Days, Outcome, backfilled_sinks, refuse_state
+from tidelog.spark.pipelines.declare import (
+    BackfillRefused,
+    Context,
+    Flow,
+    Pipeline,
+    Setting,
+    Source,
+    Table,
+    Topic,
+)
+from tidelog.spark.pipelines.expectations import NotNull
+from tidelog.spark.pipelines.query import Place
+from tidelog.spark.pipelines.registry import UnknownPipeline
+from tidelog.spark.pipelines.replay import Replays, Selection
+from tidelog.spark.pipelines.settings import resolve
+from tidelog.spark.tables.errors import TableError
+from tidelog.testing.pipelines import PipelineTest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TOPIC = collect.CREDITS.topic
+FIRST, SECOND = date(2026, 11, 13), date(2026, 11, 14)
+DAYS = Days(FIRST, SECOND)
+
+
+def with_factor(rows: DataFrame, context: Context) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    day = F.to_date(F.timestamp_millis("ts")).alias("day")
+    return rows.select("event_id", (rows.amount * context.number("factor")).alias("amount"), day)
+
+
+def flows(settings: object) -> tuple[Flow, ...]:
+    source = Source((TOPIC,), collect.CREDITS.spark_schema())
+    amounts = Flow("amounts", source, (Table("amounts", partition_by=("day",)),), (with_factor,))
+    [credits] = [flow for flow in collect.PIPELINE.flows(dict(settings)) if flow.name == "credits"]  # type: ignore[call-overload]
+    return amounts, credits
+
+
+PIPELINE = Pipeline(
+    "mine", "title", "doc", flows, (Setting("factor", 1, "a factor"), *collect.PIPELINE.settings)
+)
+
+
+def credit(number: int, day: date = FIRST, **fields: object) -> dict[str, object]:
+    ts = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp() * 1000) + number
+    return {**example(collect.CREDITS), "event_id": f"e-{number}", "ts": ts, "amount": number, **fields}
+
+
+def filled(test: PipelineTest, flow: str = "amounts", *, factor: int = 1, days: Days = DAYS) -> list[Outcome]:
+    settings = resolve([PIPELINE], {"factor": factor})["mine"]
+    place = Place(test.broker.bootstrap_servers, test.data, {}, 0)
+    return Backfill(PIPELINE, flow, settings, place, test.spark).run(days)
+
+
+def amounts(test: PipelineTest) -> dict[str, object]:
+    rows = test.table("amounts")
+    assert len({row["event_id"] for row in rows}) == len(rows), "no row is doubled"
+    return {str(row["event_id"]): row["amount"] for row in rows}
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen once between the write of a backfill's files and its commit."""
+    real = backfill.write_files
+
+    def write_files(*given: object) -> object:
+        written = real(*given)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        act()
+        return written
+
+    monkeypatch.setattr(backfill, "write_files", write_files)
+
+
+def test_a_day_is_replaced_while_the_stream_goes_on(
+    tidelog_pipeline: PipelineTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = tidelog_pipeline
+    test.run(PIPELINE, {TOPIC: [credit(1), credit(2), credit(3, SECOND), "not JSON"]})
+    # A late event of the same day comes with the next batch, during the backfill.
+    meanwhile(monkeypatch, lambda: test.run(PIPELINE, {TOPIC: [credit(4)]}, {"factor": 10}))
+    assert filled(test, factor=10) == [Outcome("amounts", 2, 2)]
+    assert amounts(test) == {"e-1": 10, "e-2": 20, "e-3": 3, "e-4": 40}
+    assert filled(test, factor=10) == [Outcome("amounts", 3, 3)], "again: the same rows"
+    test.run(PIPELINE, {TOPIC: [credit(5)]}, {"factor": 10})
+    assert amounts(test) == {"e-1": 10, "e-2": 20, "e-3": 3, "e-4": 40, "e-5": 50}
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    meanwhile(monkeypatch, killed)
+    with pytest.raises(KeyboardInterrupt):
+        filled(test, factor=7)
+    assert amounts(test)["e-1"] == 10, "a backfill that was killed has changed nothing"
+
+    assert filled(test, "credits") == [Outcome("credits", 4, 4)]
+    events = sorted(str(row["event_id"]) for row in test.table("credits"))
+    assert events == ["e-1", "e-2", "e-3", "e-4", "e-5"]
+
+    meanwhile(monkeypatch, lambda: filled(test, factor=2))
+    with pytest.raises(TableError, match=r"backfill/mine/amounts/.* has changed table amounts during"):
+        filled(test, factor=3)
+    assert amounts(test)["e-1"] == 2
+    refuses_a_log_that_is_too_short(test)
+
+
+def refuses_a_log_that_is_too_short(test: PipelineTest) -> None:
+    from tidelog import TopicPartition
+
+    with Admin(bootstrap_servers=test.broker.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(TOPIC, 0): 1})
+    before = amounts(test)
+    with pytest.raises(BackfillRefused, match="no longer reaches back to a day before 2026-11-13"):
+        filled(test)
+    assert amounts(test) == before
+
+
+def test_collected_events_are_neither_lost_nor_in_two_tables(
+    tidelog_pipeline: PipelineTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = tidelog_pipeline
+    test.run(PIPELINE, {TOPIC: [credit(1), credit(2, version=100)]})
+    credits = Path(test.data, "tables", "quarantine")
+    quarantined = DeltaTable(str(credits)).to_pyarrow_table()
+    # A quarantined event that is good by now, as after an upgrade: the position is that of a good event.
+    healed = quarantined.set_column(2, "offset", [[0]])
+    write_deltalake(str(credits), healed, mode="append")
+    with pytest.raises(BackfillRefused, match=r"1 quarantined events .* are good by now: run"):
+        filled(test, "credits")
+    DeltaTable(str(credits)).delete()
+    with pytest.raises(BackfillRefused, match=r"1 events .* are bad by the present schema and not in the"):
+        filled(test, "credits")
+    assert [row["event_id"] for row in test.table("credits")] == ["e-1"]
+    assert Replays(test.data).run(Selection(0)).replayed == 0
+
+
+def test_what_cannot_be_computed_by_itself_is_refused() -> None:
+    source = Source((TOPIC,))
+    for flow, words in (
+        (Flow("a", source, (Table("t", keys=("id",)),)), "table t has keys"),
+        (Flow("a", source, (Table("t"),)), "table t is not partitioned by day alone"),
+        (Flow("a", source, (Topic("t", "id"),)), "flow a writes no table by day"),
+        (
+            Flow("a", source, (Table("t", partition_by=("day",), expect=(NotNull("a", "stop"),)),)),
+            "expectations that quarantine or stop",
+        ),
+    ):
+        with pytest.raises(BackfillRefused, match=words):
+            backfilled_sinks(flow)
+    plain = Flow("a", source, (Table("t", partition_by=("day",)),))
+    assert backfilled_sinks(plain) == list(plain.sinks)
+    refuse_state(plain, False)
+    with pytest.raises(BackfillRefused, match="keeps state"):
+        refuse_state(plain, True)
+    with pytest.raises(BackfillRefused, match="keeps state"):
+        refuse_state(Flow("a", source, plain.sinks, output_mode="update"), False)
+    with pytest.raises(BackfillRefused, match="batch steps"):
+        refuse_state(Flow("a", source, plain.sinks, batch_steps=(lambda rows, context, batch: rows,)), False)
+    with pytest.raises(BackfillRefused, match="no day from 2026-11-14 up to 2026-11-13"):
+        Days(SECOND, FIRST)
+
+
+def test_an_unknown_flow_is_named(tidelog_pipeline: PipelineTest) -> None:
+    tidelog_pipeline.broker.start()
+    with pytest.raises(UnknownPipeline, match="mine has no flow none; there are amounts, credits"):
+        filled(tidelog_pipeline, "none")
+    with pytest.raises(BackfillRefused, match="there is no table amounts yet: run mine/amounts first"):
+        filled(tidelog_pipeline)
