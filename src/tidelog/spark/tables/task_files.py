@@ -145,8 +145,7 @@ class _TaskFiles:
             rows = rows.drop_columns([self._target.aside])
             if errors.null_count < len(errors):
                 bad = pc.is_valid(errors)
-                by = rows.select(list(self._target.partition_by))
-                self._put(ASIDE, {}, others_of(errors.filter(bad), by.filter(bad)), aside=True)
+                self._put(ASIDE, {}, others_of(errors, rows, self._target.partition_by, bad), aside=True)
                 rows = rows.filter(pc.invert(bad))
         for partition, part in split(rows, self._target.partition_by):
             self._put(folder_of(partition), partition, part, aside=False)
@@ -212,12 +211,14 @@ class _TaskFiles:
                 one.stream.close()
 
 
-def others_of(errors: pa.ChunkedArray, partition: pa.Table) -> pa.Table:
+def others_of(
+    errors: pa.ChunkedArray, rows: pa.Table, partition_by: tuple[str, ...], bad: pa.ChunkedArray
+) -> pa.Table:
     """The rows that are put aside: the fields of their struct, and the columns of the table's folders."""
-    rows = pa.Table.from_struct_array(errors)
-    for name in partition.column_names:
-        rows = rows.append_column(name, partition[name])
-    return in_utc(rows)
+    found = pa.Table.from_struct_array(errors.filter(bad))
+    for name in partition_by:
+        found = found.append_column(name, rows[name].filter(bad))
+    return in_utc(found)
 
 
 def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
