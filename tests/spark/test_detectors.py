@@ -9,6 +9,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,12 +37,22 @@ from tidelog.spark.pipelines.alerts import (
 )
 from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.declare import Context, Pipeline
-from tidelog.spark.pipelines.events import EVENTS, EventSchema
+from tidelog.spark.pipelines.event_clock import EventClock, Newest
+from tidelog.spark.pipelines.events import (
+    EVENTS,
+    INSTALLS,
+    INVITES,
+    LEFT_SWIPES,
+    LOGINS,
+    TASKS,
+    EventSchema,
+)
 from tidelog.spark.pipelines.generator import Generator, Plan, Truth
 from tidelog.spark.pipelines.generator_scenes import Cheaters
-from tidelog.spark.pipelines.rings import MOST_RINGS, rings
+from tidelog.spark.pipelines.invitees import Invitees
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from tests.spark.hands import Hands
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
 MINUTE, HOUR = 60_000, 3_600_000
 TODAY = 20_000 * DAY_MS
 ENOUGH = 0.95
+FOLLOWED = (INVITES.topic, *(schema.topic for schema in invite_watch.ACTIVITY))
 ALERT_TOPICS = ("ml_device_alerts", "ml_invite_alerts")
 LISTED_AS = {SWITCHING: "accounts", RING: "members", IDLE_INVITEES: "idle_invitees"}
 """Where the evidence names those who were involved."""
@@ -155,48 +167,6 @@ def test_an_alert_is_raised_in_one_batch_only_and_is_the_same_however_events_com
     assert [finding.subject for finding in raised] == [finding.subject for finding in at_once]
 
 
-# Rings
-
-
-def invitations(*pairs: str, apart: int = MINUTE) -> list[Seen]:
-    """`a>b` is an invitation of b by a."""
-    found = []
-    for n, pair in enumerate(pairs):
-        inviter, invitee = pair.split(">")
-        found.append(Seen(TODAY + n * apart, f"e{n}", invitee, inviter, True))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("pairs", "found"),
-    [
-        (["a>b", "b>a"], ["a>b"]),
-        (["c>a", "b>c", "a>b"], ["a>b>c"]),
-        (["a>b", "b>c", "c>d", "d>e", "e>a"], ["a>b>c>d>e"]),
-        (["a>b", "b>c", "c>d", "d>e", "e>f", "f>a"], []),
-        (["a>b", "b>c", "a>c"], []),
-        (["a>a"], []),
-        (["a>b", "b>a", "b>c", "c>b", "a>x", "y>b"], ["a>b", "b>c"]),
-        (["a>b", "a>b", "b>a"], ["a>b"]),
-    ],
-)
-def test_rings_are_circles_of_invitations(pairs: list[str], found: list[str]) -> None:
-    assert sorted(ring.subject for ring in rings(invitations(*pairs), 5, DAY_MS, TODAY)) == found
-
-
-def test_a_ring_is_closed_within_its_time_and_belongs_to_the_day_of_its_first_invitation() -> None:
-    slow = invitations("a>b", "b>a", apart=2 * HOUR)
-    assert rings(slow, 5, 2 * HOUR, TODAY)
-    assert not rings(slow, 5, 2 * HOUR - 1, TODAY)
-    assert not rings(slow, 5, 2 * HOUR, TODAY - DAY_MS)
-
-
-def test_a_crowd_that_invites_everybody_is_no_endless_search() -> None:
-    crowd = [f"u{n}" for n in range(40)]
-    everybody = [f"{one}>{other}" for one in crowd for other in crowd if one != other]
-    assert len(rings(invitations(*everybody, apart=1), 8, DAY_MS, TODAY)) == MOST_RINGS
-
-
 def test_the_name_of_a_ring_does_not_depend_on_where_it_begins() -> None:
     assert ring_name(["b", "c", "a"]) == ring_name(["c", "a", "b"]) == "a>b>c"
 
@@ -210,23 +180,52 @@ class Day:
     def __init__(self, spark: SparkSession, seed: int, events: int, each: int) -> None:
         self._spark = spark
         generator = Generator(Plan(events, TODAY, seed, cheaters=Cheaters.few(each), duplicates=0.02))
-        self._events: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+        self._events: dict[str, list[tuple[dict[str, object], int]]] = defaultdict(list)
+        """The events of each topic in the order of their arrival, and the time of that."""
         for chunk in generator.chunks():
-            for topic in (device_watch.LOGINS.topic, invite_watch.INVITES.topic):
+            for topic in (LOGINS.topic, *FOLLOWED):
                 table = chunk.tables[topic]
                 for value, at in zip(table["value"].to_pylist(), table["timestamp"].to_pylist(), strict=True):
-                    event = json.loads(value)
-                    fields = [event.get(name) for name in EVENTS[topic].names]
-                    self._events[topic].append((*fields, topic, at))
+                    self._events[topic].append((json.loads(value), at))
         self.truth = generator.truth
 
     def rows(self, schema: EventSchema) -> DataFrame:
         from pyspark.sql import functions as f
         from pyspark.sql.types import LongType, StringType, StructType
 
+        events = [
+            (*(event.get(name) for name in EVENTS[schema.topic].names), schema.topic, at)
+            for event, at in self._events[schema.topic]
+        ]
         kind = StructType([*schema.spark_schema()]).add("topic", StringType()).add("at", LongType())
-        rows = self._spark.createDataFrame(self._events[schema.topic], kind)
-        return rows.withColumn("timestamp", f.timestamp_millis("at"))
+        return self._spark.createDataFrame(events, kind).withColumn("timestamp", f.timestamp_millis("at"))
+
+    def batches(self, count: int, late_topic: str = "", silent_topic: str = "") -> list[DataFrame]:
+        """The same part of what is left of each topic and partition, as the source takes it.
+
+        A late topic begins at noon; a silent one has no record after two o'clock in the morning.
+        """
+        import pyarrow as pa
+        from pyspark.sql import functions as f
+
+        begin = {late_topic: TODAY + 12 * HOUR}
+        end = {silent_topic: TODAY + 2 * HOUR}
+        parts: list[list[tuple[object, ...]]] = [[] for _ in range(count)]
+        for topic in FOLLOWED:
+            kept = [
+                (event, at)
+                for event, at in self._events[topic]
+                if begin.get(topic, 0) <= at < end.get(topic, at + 1)
+            ]
+            for number, (event, at) in enumerate(kept):
+                fields = (event["version"], event["ts"], event["user_id"], event.get("invitee_id"))
+                partition = len(str(event["user_id"])) % 2
+                row = (*fields, topic, partition, at, (TODAY + 9 * DAY_MS) * 1_000)
+                parts[number * count // len(kept)].append(row)
+        names = ["version", "ts", "user_id", "invitee_id", "topic", "partition", "at", "now"]
+        tables = (pa.table(list(map(list, zip(*part, strict=True))), names) for part in parts)
+        frames = map(self._spark.createDataFrame, tables)
+        return [frame.withColumn("timestamp", f.timestamp_millis("at")) for frame in frames]
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +252,30 @@ def invitations_found(spark: SparkSession, day: Day, **settings: int) -> Found:
     return by_rule(invite_watch.alerts(rows, given).collect())
 
 
+def invitees_found(spark: SparkSession, batches: Sequence[DataFrame], folder: Path) -> Found:
+    """The alerts of batches, of which some are done again after a failure, by a new process."""
+    from tidelog.spark.tables import Tables
+
+    def unread(batch: int) -> list[tuple[str, int]]:
+        assert batch == number
+        return [(topic, part) for topic in FOLLOWED for part in (0, 1)] if batch < last else grown
+
+    last, grown = len(batches) - 1, list[tuple[str, int]]()
+    tables = Tables(spark, str(folder))
+    given = context(spark, invite_watch.PIPELINE)
+    given = replace(given, tables=tables, writer="invite-watch/invitees", unread=unread)
+    step, found = Invitees(), []
+    for number, rows in enumerate(batches):
+        alerts = step(rows, given, number).collect()
+        if number in (1, last):
+            grown = [(TASKS.topic, 0)]  # since the first attempt the log has more records
+            step = Invitees()
+            again = step(rows, given, number).collect()
+            assert sorted(again) == sorted(alerts)
+        found += alerts
+    return by_rule(found)
+
+
 def by_rule(alerts: Sequence[Row]) -> Found:
     assert len({alert.alert_id for alert in alerts}) == len(alerts)
     found = defaultdict(set)
@@ -276,19 +299,40 @@ def test_with_thresholds_that_are_off_device_watch_is_not_good(spark: SparkSessi
 def test_farms_bursts_and_rings_are_told_from_families_offices_and_chains(
     spark: SparkSession, day: Day
 ) -> None:
-    rules = [MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING]
+    rules = [MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE]
     assert_good(day.truth, invitations_found(spark, day), rules)
+
+
+def test_rings_and_idle_invitees_are_found_when_topics_begin_late_or_end_early(
+    spark: SparkSession, day: Day, tmp_path: Path
+) -> None:
+    batches = day.batches(4, late_topic=TASKS.topic, silent_topic=INSTALLS.topic)
+    assert_good(day.truth, invitees_found(spark, batches, tmp_path), [RING, IDLE_INVITEES])
+
+
+def test_with_a_clock_that_does_not_wait_for_slow_topics_idle_invitees_are_missed(
+    spark: SparkSession, day: Day, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault of one watermark for all topics: the topic that begins at noon makes the others late."""
+
+    def hasty(self: EventClock, batch: Mapping[tuple[str, int], Newest], unread: object) -> int:
+        newest = max(found.event for found in batch.values())
+        self.watermark = max(self.watermark, newest - self.lateness_ms)
+        return self.watermark
+
+    monkeypatch.setattr(EventClock, "advance", hasty)
+    found = invitees_found(spark, day.batches(4, late_topic=TASKS.topic), tmp_path)
+    with pytest.raises(AssertionError, match=r"were missed|did nothing wrong|false alarm"):
+        assert_good(day.truth, found, [RING, IDLE_INVITEES])
 
 
 def test_with_thresholds_that_are_off_invite_watch_is_not_good(spark: SparkSession, day: Day) -> None:
     keen = invitations_found(spark, day, device_invitees=2, address_invitees=8, minute_invitees=3)
-    mild = invitations_found(
-        spark, day, device_invitees=50, address_invitees=90, minute_invitees=50, ring_hours=0
-    )
+    mild = invitations_found(spark, day, device_invitees=50, address_invitees=90, minute_invitees=50)
     for rule in (MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE):
         with pytest.raises(AssertionError, match=r"did nothing wrong|false alarm"):
             assert_good(day.truth, keen, [rule])
-    for rule in (MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING):
+    for rule in (MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE):
         with pytest.raises(AssertionError, match=f"seed {day.truth.seed}, {rule}"):
             assert_good(day.truth, mild, [rule])
 
@@ -318,13 +362,23 @@ def forget_last_commits(checkpoints: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def beginning_late(table: pa.Table, begin: int) -> pa.Table:
+    """The records of a topic from a time on."""
+    import pyarrow.compute as pc
+
+    return table.filter(pc.greater_equal(table["timestamp"], begin))
+
+
 def test_pipelines_find_every_kind_of_cheater_across_a_restart_and_a_replay(
     spark: SparkSession, broker: Broker, hands: Hands, tmp_path: Path
 ) -> None:
-    """Late, shuffled, duplicate and broken events; the second run begins with the last batch of the first."""
+    """Late, shuffled, duplicate and broken events in small batches, and a topic that begins at noon.
+
+    The second run begins with the last batch of the first.
+    """
     from tidelog import Producer
     from tidelog.spark.pipelines.generator_writer import Writer
-    from tidelog.spark.pipelines.runner import run
+    from tidelog.spark.pipelines.runner import Options, start
     from tidelog.spark.tables import Tables
 
     seed = random.randrange(1 << 32)
@@ -344,14 +398,22 @@ def test_pipelines_find_every_kind_of_cheater_across_a_restart_and_a_replay(
     Writer(plan, {"bootstrap.servers": bootstrap}).create_topics(2)
     generator = Generator(plan)
     chunks = list(generator.chunks())
-    cut = random.Random(seed).randint(1, len(chunks) - 1)
+    cut = len(chunks) - random.Random(seed).randint(1, 2)  # after noon
+    at_noon = random.Random(seed).choice([LEFT_SWIPES, TASKS, INSTALLS]).topic
+    options = Options(
+        bootstrap,
+        data,
+        trigger="available-now",
+        max_offsets_per_trigger=scale(4_000, 100_000),
+    )
     for part in (chunks[:cut], chunks[cut:]):
         with Producer(bootstrap_servers=bootstrap) as producer:
             for chunk in part:
                 for topic, table in chunk.tables.items():
-                    producer.send_arrow(table, topic).result(60)
-        for name in ("device-watch", "invite-watch"):
-            run(name, bootstrap=bootstrap, data=data, trigger="available-now", spark=spark)
+                    begin = TODAY + 12 * HOUR if topic == at_noon else 0
+                    producer.send_arrow(beginning_late(table, begin), topic).result(60)
+        with start(["device-watch", "invite-watch"], options, spark=spark) as running:
+            running.wait()
         forget_last_commits(tmp_path / "data" / "checkpoints")
 
     tables = Tables(spark, f"{data}/tables")

@@ -7,7 +7,7 @@ micro-batch changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
 
@@ -75,6 +75,9 @@ class Context:
             "checkpoint": self.checkpoint,
             "offsets": self.offsets,
         }
+
+    unread: Callable[[int], Collection[tuple[str, int]]] = field(default=lambda batch: (), repr=False)
+    """For a batch step: the partitions (topic, number) that have records after a micro-batch."""
 
     def number(self, name: str) -> int:
         return int(self.settings[name])

@@ -6,19 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.alerts import (
-    IDLE_INVITEES,
-    LISTED,
     MANY_IN_A_MINUTE,
     MANY_ON_ADDRESS,
     MANY_ON_DEVICE,
     MOST_DAYS,
-    RING,
     Burst,
     Finding,
     Seen,
     around_days,
-    as_alerts,
-    batch_time,
     counted,
     evidence,
     hours,
@@ -45,15 +40,15 @@ from tidelog.spark.pipelines.events import (
     RIGHT_SWIPES,
     TASKS,
 )
-from tidelog.spark.pipelines.rings import LONGEST_RING, rings
+from tidelog.spark.pipelines.invitees import Invitees, activity_schema, stamped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 ACTIVITY = (LEFT_SWIPES, RIGHT_SWIPES, TASKS, INSTALLS)
 """The events of a user who is active: seeing an advertisement or a login is not enough."""
-EVERYBODY = "*"  # all invitations together, to look for rings
+LONGEST_RING = 20
+"""The number of chains of inviters grows with every step: longer rings are not worth the search."""
 MINUTE_MS = 60_000
 
 
@@ -68,14 +63,13 @@ def bursts(context: Context) -> dict[str, Burst]:
 
 
 def invitations(rows: DataFrame, context: Context) -> DataFrame:
-    """The invitations of each device, address and inviter, and of all together, around each day."""
+    """The invitations of each device, address and inviter around each day."""
     from pyspark.sql import functions as f
 
     subjects = {
         MANY_ON_DEVICE: f.col("invitee_device_id"),
         MANY_ON_ADDRESS: f.col("invitee_ip"),
         MANY_IN_A_MINUTE: f.col("user_id"),
-        RING: f.lit(EVERYBODY),
     }
     cases = [f.struct(f.lit(rule).alias("rule"), who.alias("subject")) for rule, who in subjects.items()]
     seen = sound(rows, INVITES).select(
@@ -86,11 +80,11 @@ def invitations(rows: DataFrame, context: Context) -> DataFrame:
         f.col("user_id").alias("other"),
     )
     rules = bursts(context)
-    reach = max(context.number("ring_hours") * HOUR_MS, *(burst.window_ms for burst in rules.values()))
+    reach = max(burst.window_ms for burst in rules.values())
     cases_seen = around_days(
         seen.select("case.*", "*").drop("case"), reach, context.number("lateness_minutes")
     )
-    enough = f.lit(2)
+    enough = f.lit(1)
     for rule, burst in rules.items():
         enough = f.when(f.col("rule") == rule, burst.different).otherwise(enough)
     return cases_seen.where(f.size("seen") >= enough)
@@ -98,11 +92,8 @@ def invitations(rows: DataFrame, context: Context) -> DataFrame:
 
 def alerts(rows: DataFrame, context: Context) -> DataFrame:
     rules = bursts(context)
-    longest, within = context.number("ring_length"), context.number("ring_hours") * HOUR_MS
 
     def judge(rule: str, subject: str, seen: list[Seen], day: int) -> list[Finding]:
-        if rule == RING:
-            return rings(seen, longest, within, day)
         found = rules[rule].first_of_day(seen, day)
         return [] if found is None else [many(subject, found)]
 
@@ -121,79 +112,6 @@ def many(subject: str, seen: Sequence[Seen]) -> Finding:
     return Finding(subject, seen[0].ts, seen[-1].ts, facts)
 
 
-def invitees(rows: DataFrame, context: Context) -> DataFrame:
-    """Every invitee of a span of `idle_hours`, and whether the invitee acted until the end of the next span.
-
-    Each invitee is returned once, when the watermark has passed that end, together with all of the span.
-    """
-    from pyspark.sql import functions as f
-
-    length = context.number("idle_hours")
-    invited = f.col("topic") == INVITES.topic
-    spans = f.window("time", f"{2 * length} hours", f"{length} hours")
-    invitation = f.when(invited, f.struct("ts", f.col("user_id").alias("inviter")))
-    begin = f.unix_millis("span.start")
-    return (
-        sound(rows, INVITES)
-        .where(~invited | f.col("invitee_id").isNotNull())
-        .withColumn("time", f.timestamp_millis("ts"))
-        .withWatermark("time", f"{context.number('lateness_minutes')} minutes")
-        .groupBy(spans.alias("span"), f.coalesce("invitee_id", "user_id").alias("invitee"))
-        .agg(f.min(invitation).alias("invitation"), f.max(f.when(~invited, f.col("ts"))).alias("acted"))
-        .where(f.col("invitation.ts") < begin + length * HOUR_MS)
-        .select(
-            begin.alias("first"),
-            "invitee",
-            "invitation.inviter",
-            (f.col("acted").isNull() | (f.col("acted") < f.col("invitation.ts"))).alias("idle"),
-            batch_time().alias("now"),
-        )
-    )
-
-
-def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
-    """The inviters whose invitees of a span mostly did nothing. A micro-batch has whole spans."""
-    from pyspark.sql import functions as f
-
-    names = f.sort_array(f.collect_set(f.when(f.col("idle"), f.col("invitee"))))
-    found = rows.groupBy("first", "inviter").agg(
-        f.max("now").alias("now"),
-        f.count("*").alias("invitee_count"),
-        f.count_if("idle").alias("idle_count"),
-        f.slice(names, 1, LISTED).alias("idle_invitees"),
-    )
-    few, share = context.number("idle_invitees"), context.fraction("idle_share")
-    length = context.number("idle_hours")
-    facts = f.struct("invitee_count", "idle_count", "idle_invitees", f.lit(length).alias("idle_hours"))
-    return as_alerts(
-        found.where(
-            (f.col("idle_count") >= few) & (f.col("idle_count") >= share * f.col("invitee_count"))
-        ).select(
-            f.lit(IDLE_INVITEES).alias("rule"),
-            f.col("inviter").alias("subject"),
-            "now",
-            "first",
-            (f.col("first") + length * HOUR_MS).alias("last"),
-            f.to_json(facts).alias("evidence"),
-        ),
-        hourly=True,
-    )
-
-
-def activity_schema() -> StructType:
-    """The fields of invitations and of all other user events that are needed here."""
-    from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-
-    return StructType(
-        [
-            StructField("version", IntegerType(), False),
-            StructField("ts", LongType(), False),
-            StructField("user_id", StringType(), False),
-            StructField("invitee_id", StringType(), True),
-        ]
-    )
-
-
 def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     sinks = (Table("invite_alerts", partition_by=("day",)), Topic("ml_invite_alerts", key="subject"))
     return (
@@ -205,14 +123,14 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
             output_mode="update",
         ),
         Flow(
-            "idle",
+            "invitees",
             Source(
                 (INVITES.topic, *(schema.topic for schema in ACTIVITY)),
                 activity_schema(),
-                metadata=("topic", "timestamp"),
+                metadata=("topic", "partition", "timestamp"),
             ),
-            steps=(invitees,),
-            batch_steps=(idle_alerts,),
+            steps=(stamped,),
+            batch_steps=(Invitees(),),
             sinks=sinks,
         ),
     )
@@ -229,11 +147,16 @@ PIPELINE = Pipeline(
     + """
 
 many-on-device, many-on-address, many-in-a-minute: many different invitees sign up on one device, from one
-address, or with the code of one inviter, within a window. ring: users invite each other in a circle. The
-micro-batch that completes a case reports it, once per rule, subject and episode.
+address, or with the code of one inviter, within a window. The micro-batch that completes a case reports it,
+once per rule, subject and episode.
+ring: two to `ring_length` users invite each other in a circle within `ring_hours`. The micro-batch with the
+invitation that completes it reports it, once for each day on which such a ring begins.
 idle-invitees: most invitees of a span of hours do nothing (no swipe, task or install) until the end of the
-next span. Each inviter and span is reported when the next span has ended. All alerts go to the table
-invite_alerts and to the topic ml_invite_alerts.""",
+next span. Each inviter and span is reported when all topics have reached the end of the next span and
+`lateness_minutes` more. A partition that is read to its end, and whose newest record is more than
+`silent_minutes` older than the newest of all, is not waited for.
+All alerts go to the table invite_alerts and to the topic ml_invite_alerts. The table invite_history is the
+memory of the last two rules.""",
     flows=flows,
     settings=(
         counted("device_invitees", 5, "The least number of invitees on one device."),
@@ -256,5 +179,10 @@ invite_alerts and to the topic ml_invite_alerts.""",
         ),
         hours("idle_hours", 6, "The length of a span, in hours; an invitee has at least this time to act."),
         minutes("lateness_minutes", 60, "How late an event may come and still count."),
+        minutes(
+            "silent_minutes",
+            60,
+            "How long a partition without new records delays the decision on idle invitees.",
+        ),
     ),
 )

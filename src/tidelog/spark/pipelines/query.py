@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -205,7 +205,11 @@ class FlowQuery:
         started, counts = time.time(), BatchCounts()
         context = in_session(self._context, rows.sparkSession, self._place)
         context = replace(
-            context, checkpoint=self._id, offsets=offset_range(self._end_of, batch), counts=counts
+            context,
+            checkpoint=self._id,
+            offsets=offset_range(self._end_of, batch),
+            counts=counts,
+            unread=self._unread,
         )
         if self._written < 0:
             self._check_tables(context, batch)
@@ -257,6 +261,9 @@ class FlowQuery:
         for sink in self.flow.sinks:
             if isinstance(sink, Table):
                 context.tables.check(sink.name, **context.written(batch))
+
+    def _unread(self, batch: int) -> Collection[tuple[str, int]]:
+        return () if self._watch is None else self._watch.unread(batch)
 
     def close_gate(self) -> None:
         """From now on no micro-batch begins to write. The running one ends normally."""

@@ -137,6 +137,12 @@ class BatchWatch:
             except KafkaError as error:
                 log.debug("the end of the log is not known: %s", error)
 
+    def unread(self, batch: int) -> frozenset[PartitionKey]:
+        """The partitions with records after a micro-batch. Waits for the brokers."""
+        end = self._end_of(batch) or {}
+        last = self._link.run(self._span).last
+        return frozenset(key for key, offset in last.items() if end.get(key, 0) < offset)
+
     async def _span(self, admin: OffsetAdmin) -> LogSpan:
         return await log_span(admin, self._topics, self._isolation_level)
 
