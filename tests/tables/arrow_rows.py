@@ -59,6 +59,6 @@ def frame(columns: dict[str, pa.Array], tasks: int = 2) -> DataFrame:
     return cast("DataFrame", ArrowRows(pa.table(columns), tasks))
 
 
-def without_spark(root: Path) -> Tables:
+def without_spark(root: Path | str) -> Tables:
     """Tables that can be written with ArrowRows, and read by `tables.delta`."""
     return Tables(cast("SparkSession", None), str(root))
