@@ -30,9 +30,23 @@ CONSUMER = [
 EVENTS = scale(7, 21)
 SEEDS = range(scale(1, 10))
 
+EVERY_RUN = {
+    "confluent-kafka": ("roundrobin", "cooperative-sticky"),
+    "kafka-python": ("sticky", "cooperative-sticky"),
+    "aiokafka": ("roundrobin",),
+}
+"""The strategies by which members give up everything in a rebalance differ in what the leader of the group
+computes. The coordinator does not read it. So the short form has one of these for each client, and each of
+them at least once: range is that of the group which three clients share."""
+
+
+def is_told(flavour: Flavour) -> bool:
+    """Whether the story is one of this run: the long form has all."""
+    return bool(scale(0, 1)) or flavour.consumer_protocol or flavour.strategy in EVERY_RUN[flavour.client]
+
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("flavour", [*CLASSIC, *CONSUMER], ids=str)
+@pytest.mark.parametrize("flavour", list(filter(is_told, [*CLASSIC, *CONSUMER])), ids=str)
 def test_every_record_is_read_once_between_commits(tmp_path: Path, flavour: Flavour, seed: int) -> None:
     seed = seed * 100 + [*CLASSIC, *CONSUMER].index(flavour)
     with running_broker(tmp_path) as broker, Story(broker, tmp_path / "story", [flavour], seed) as story:
