@@ -1,148 +1,132 @@
-"""A pipeline on a standalone cluster of one master and two workers, started from the installed PySpark."""
+"""Pipelines on a standalone cluster of two workers: killed executors, workers and drivers, slow tasks.
+
+All of it is real: the processes of a cluster from the installed PySpark, and the tool as its driver.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
+import random
+import signal
 import subprocess
 import sys
-import threading
-import urllib.parse
-import urllib.request
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.spark.app_events import App
 from tests.spark.hands import Hands
+from tests.spark.standalone import (
+    SECONDS,
+    SUCCESS,
+    Cluster,
+    cluster,
+    copies,
+    flags,
+    reasons,
+    settings,
+    stages_again,
+    tasks_by_worker,
+)
+from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.spark.pipelines.report_readers import LocalReader
 from tidelog.testing import Broker
 
-SECONDS = 400.0
-SUCCESS = {"Reason": "Success"}
-SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+TROUBLED = Path(__file__).with_name("troubled.py")
+ATTEMPTS = 3
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "1s",
+}
 
 
-class Daemon:
-    """A master or a worker; ports are chosen by the system and read from what it logs."""
+class Words:
+    """Words in a topic, and the tool on a cluster that writes each of them once."""
 
-    def __init__(self, folder: Path, kind: str, *arguments: str) -> None:
-        import pyspark
+    def __init__(self, folder: Path, hands: Hands) -> None:
+        self.folder = folder
+        self.hands = hands
+        self.sent: set[str] = set()
+        self.trouble = folder / "trouble"
+        self.trouble.mkdir()
+        (folder / "trouble-done").mkdir()
+        self.log = folder / "output.txt"
+        hands.topic(2, name="words")
 
-        home = Path(pyspark.__file__).parent
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [
-                str(home / "bin" / "spark-class"),
-                f"org.apache.spark.deploy.{kind}",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                "0",
-                "--webui-port",
-                "0",
-                *arguments,
-            ],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "SPARK_HOME": str(home),
-                "SPARK_CONF_DIR": str(folder),
-                "SPARK_DAEMON_JAVA_OPTS": SMALL,
-                "SPARK_DAEMON_MEMORY": "128m",
-                "SPARK_WORKER_DIR": str(folder / "work"),
-                "SPARK_LOCAL_DIRS": str(folder / "local"),
-                "SPARK_NO_DAEMONIZE": "1",
-                "PYSPARK_PYTHON": sys.executable,
-            },
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+    def send(self, count: int) -> None:
+        """New words on both partitions, and some that were sent before."""
+        known = sorted(self.sent)
+        fresh = [f"word-{len(self.sent) + number}" for number in range(count)]
+        self.sent.update(fresh)
+        for partition in (0, 1):
+            self.hands.produce("words", [*fresh[partition::2], *known[: count // 4]], partition)
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
+    def run(self, address: str, *, killed: dict[str, object] | None = None, **others: str) -> int:
+        """Run to the end of the log; returns the exit code of the tool."""
+        command = [
+            *(sys.executable, "-m", "tests.spark.killed", json.dumps(killed)),
+            *("pipeline", "run", str(TROUBLED), "--set", f"trouble={self.trouble}", "--master", address),
+            *("--data", str(self.folder / "data"), "--bootstrap-server", self.hands.bootstrap),
+            *("--trigger", "available-now", "--max-offsets-per-trigger", "60", "--state-partitions", "2"),
+            *flags({**settings(self.folder), **SPECULATION, **others}),
+        ]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            )
+        try:
+            return process.wait(SECONDS)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
-    def says(self, pattern: str) -> str:
-        def found() -> str | None:
-            assert self.process.poll() is None, "".join(self.lines)
-            match = re.search(pattern, "".join(self.lines))
-            return match[1] if match else None
+    def finish(self, address: str) -> None:
+        """Run to the end of the log. A machine that is too busy for Spark gets another chance."""
+        for _ in range(ATTEMPTS):
+            code = self.run(address)
+            if code == 0:
+                return
+            assert "This machine is overloaded" in self.told(), self.told()
+        raise AssertionError(self.told())
 
-        return eventually(found, f"it says {pattern}", SECONDS, 0.05)
+    def plan(self, *troubles: str, first: int = 0) -> None:
+        """One trouble for each micro-batch from the first on."""
+        for batch, trouble in enumerate(troubles, first):
+            (self.trouble / f"{batch}-{trouble}").touch()
 
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(60)
-        self._reader.join()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+    def batches(self) -> int:
+        offsets = self.folder / "data" / "checkpoints" / "troubled" / "seen" / "offsets"
+        found = [int(name) for name in os.listdir(offsets) if name.isdecimal()] if offsets.exists() else []
+        return max(found, default=-1) + 1
 
+    def done(self) -> list[str]:
+        return sorted(name.partition("-")[2] for name in os.listdir(self.folder / "trouble-done"))
 
-LOGGING = """\
-rootLogger.level = info
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %m%n
-"""
+    def told(self) -> str:
+        spark_log = self.folder / "data" / "status" / "spark.log"
+        return self.log.read_text()[-3000:] + (spark_log.read_text()[-4000:] if spark_log.exists() else "")
 
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[tuple[str, str]]:
-    """The master's address and that of its page, once both workers are there."""
-    folder.mkdir()
-    (folder / "log4j2.properties").write_text(LOGGING)
-    with ExitStack() as stack:
-
-        def start(*arguments: str) -> Daemon:
-            daemon = Daemon(folder, *arguments)
-            stack.callback(daemon.close)
-            return daemon
-
-        master = start("master.Master")
-        address = master.says(r"Starting Spark master at (spark://\S+)")
-        page = master.says(r"started at (http://\S+)")
-        for _ in range(2):
-            start("worker.Worker", "--cores", "1", "--memory", "700m", address)
-        eventually(lambda: len(master_state(page)["workers"]) == 2, "two workers are there", SECONDS, 0.1)
-        yield address, page
-
-
-def tasks_by_worker(events: Path) -> Counter[str]:
-    """How many tasks ended well on each worker, by the worker's address, from the event logs of a folder.
-
-    An executor names its worker in the address of its logs. Tasks of the driver itself count for `driver`.
-    """
-    workers: dict[str, str] = {"driver": "driver"}
-    found: Counter[str] = Counter()
-    for file in sorted(events.rglob("events_*")):
-        for line in file.read_text().splitlines():
-            event = json.loads(line) if line.startswith("{") else {}
-            if event.get("Event") == "SparkListenerExecutorAdded":
-                address = urllib.parse.urlsplit(event["Executor Info"]["Log Urls"]["stdout"]).netloc
-                workers[event["Executor ID"]] = address
-            elif event.get("Event") == "SparkListenerTaskEnd" and event["Task End Reason"] == SUCCESS:
-                found[workers[event["Task Info"]["Executor ID"]]] += 1
-    return found
-
-
-def master_state(page: str) -> dict[str, list[dict[str, object]]]:
-    with urllib.request.urlopen(f"{page.rstrip('/')}/json/") as answer:
-        found: dict[str, list[dict[str, object]]] = json.load(answer)
-    return found
+    def faults(self) -> list[str]:
+        rows = LocalReader(self.folder / "data" / "tables").counts("words", ("word",))
+        found = [f"table: {row} {times} times" for row, times in rows.items() if times != 1]
+        found += [f"table: {word} is missing" for word in self.sent - {row[0] for row in rows}]
+        values = sorted(json.loads(value)["word"] for value in self.hands.log("words-once"))
+        if values != sorted(self.sent):
+            found.append(
+                f"topic: {len(values)} values of {len(set(values))} words, {len(self.sent)} were sent"
+            )
+        return found
 
 
 @pytest.fixture
@@ -151,55 +135,56 @@ def hands() -> Iterator[Hands]:
         yield hands
 
 
-def test_a_pipeline_runs_on_a_standalone_cluster(tmp_path: Path, hands: Hands) -> None:
-    events = tmp_path / "events"
-    events.mkdir()
-    app = App(hands.bootstrap, 11, users=20)
-    app.make_topics()
-    app.send(300)
-    with cluster(tmp_path / "cluster") as (address, page):
-        settings = {
-            "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.cores.max": "2",
-            "spark.driver.memory": "768m",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": SMALL,
-            "spark.executor.extraJavaOptions": SMALL,
-            "spark.sql.shuffle.partitions": "2",
-            "spark.local.dir": str(tmp_path / "local"),
-            # No task begins before both workers are there, so that each gets one of the first two.
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS:.0f}s",
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.dir": events.as_uri(),
-            "spark.eventLog.compress": "false",
-        }
-        confs = [text for name, value in settings.items() for text in ("--spark-conf", f"{name}={value}")]
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "tidelog", "pipeline", "run", "region", "--master", address),
-                *("--trigger", "available-now", "--bootstrap-server", hands.bootstrap),
-                *("--data", str(tmp_path / "data"), *confs),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        )
-        spark_log = tmp_path / "data" / "status" / "spark.log"
-        assert done.returncode == 0, done.stdout + done.stderr + spark_log.read_text()[-4000:]
-        eventually(lambda: master_state(page)["completedapps"], "the master saw it end", 60)
-        workers = {worker["webuiaddress"] for worker in master_state(page)["workers"]}
-        ran = tasks_by_worker(events)
-        assert {f"http://{address}" for address in ran} == workers, f"tasks ran on both workers: {ran}"
-    rows = LocalReader(tmp_path / "data" / "tables").counts(
-        "user_regions", ("user_id", "country", "number_type")
+def test_killed_executors_slow_tasks_and_a_killed_driver_lose_and_double_nothing(
+    tmp_path: Path, hands: Hands
+) -> None:
+    story, events = Words(tmp_path, hands), tmp_path / "events"
+    with cluster(tmp_path / "cluster") as spark:
+        story.send(160)
+        story.plan("slow", "executor")
+        assert story.run(spark.address, killed={"write": 5, "when": "after"}) == -signal.SIGKILL, story.told()
+        eventually(lambda: spark.state()["completedapps"], "the master saw the driver end", 60)
+        story.send(40)
+        story.finish(spark.address)
+        assert story.done() == ["executor", "slow"], "both happened"
+        pages = {f"http://{address}" for address in tasks_by_worker(events)}
+        assert pages == spark.alive(), "tasks ran on both workers"
+    assert story.faults() == []
+    hands.produce("words-once", ['{"word": "word-1"}'])
+    story.sent.add("never sent")
+    assert len(story.faults()) == 2, "a doubled value and a missing row would be found"
+    ended = reasons(events)
+    assert ended["ExecutorLostFailure"] > 0, ended
+    assert copies(events) > 0, "a slow task got a copy"
+    assert stages_again(events) > 0, (
+        f"a stage ran again, as map outputs were lost with their executor: {ended}"
     )
-    assert set(rows) == app.regions()
-    assert set(rows.values()) == {1}
+
+
+@pytest.mark.long
+def test_killed_workers_lose_and_double_nothing(tmp_path: Path, hands: Hands) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw, story = random.Random(seed), Words(tmp_path, hands)
+    with cluster(tmp_path / "cluster") as spark:
+        for _ in range(scale(2, 6)):
+            story.send(draw.randrange(80, 160))
+            troubles = ["worker", *draw.choices(["executor", "slow"], k=2)]
+            draw.shuffle(troubles)
+            story.plan(*troubles, first=story.batches())
+            replace_killed(story, spark, {"write": draw.randrange(6, 12), "when": "during", "seconds": 0.3})
+            story.finish(spark.address)
+    assert story.faults() == []
+    assert story.done().count("worker") >= 1
+
+
+def replace_killed(story: Words, spark: Cluster, killed: dict[str, object]) -> None:
+    """One run that the driver may not survive, and then as many workers as before."""
+    assert story.run(spark.address, killed=killed) in (0, -signal.SIGKILL), story.told()
+    for host, worker in list(spark.workers.items()):
+        if worker.process.poll() is not None:
+            spark.add_worker(host)
+    eventually(lambda: len(spark.alive()) == 2, "two workers are there", SECONDS, 0.1)
 
 
 @pytest.mark.parametrize(
