@@ -19,12 +19,16 @@ DAY = date(2026, 11, 15)
 def test_the_struct_is_only_in_files_that_are_put_aside(
     tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
-    error = pa.struct([("why", pa.string()), ("at", pa.timestamp("us", "Asia/Tokyo"))])
+    # Spark marks a field that is never null, also in a struct that may be.
+    why = pa.field("why", pa.string(), nullable=False)
+    at = pa.field("at", pa.timestamp("us", "Asia/Tokyo"))
+    children = [pa.array([None, "two", None]), pa.array([None, 0, None], at.type)]
+    errors = pa.StructArray.from_arrays(children, fields=[why, at], mask=pa.array([True, False, True]))
     batch = pa.RecordBatch.from_pydict(
         {
             "n": pa.array([1, 2, 3]),
             "day": pa.array([DAY] * 3),
-            "_bad": pa.array([None, {"why": "two", "at": 0}, None], error),
+            "_bad": errors,
         }
     )
     target = Target(Store.of(None, tmp_path), partition_by, "_bad")

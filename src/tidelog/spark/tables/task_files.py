@@ -279,10 +279,9 @@ def _escaped(text: str) -> str:
 
 def in_utc(rows: pa.Table) -> pa.Table:
     """The same rows with timestamps in UTC, whatever the session's time zone is."""
-    fields = [
-        field.with_type(pa.timestamp("us", "UTC"))
-        if pa.types.is_timestamp(field.type) and field.type.tz is not None
-        else field
-        for field in rows.schema
-    ]
-    return rows.cast(pa.schema(fields))
+    utc = pa.timestamp("us", "UTC")
+    for at, column in enumerate(rows.schema):
+        # Other columns are left alone: Arrow does not cast a null struct whose fields are never null.
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            rows = rows.set_column(at, column.with_type(utc), rows.column(at).cast(utc))
+    return rows
