@@ -412,8 +412,9 @@ def test_pipelines_find_every_kind_of_cheater_across_a_restart_and_a_replay(
                 for topic, table in chunk.tables.items():
                     begin = TODAY + 12 * HOUR if topic == at_noon else 0
                     producer.send_arrow(beginning_late(table, begin), topic).result(60)
-        with start(["device-watch", "invite-watch"], options, spark=spark) as running:
-            running.wait()
+        for name in ("device-watch", "invite-watch"):
+            with start([name], options, spark=spark) as running:
+                running.wait()
         forget_last_commits(tmp_path / "data" / "checkpoints")
 
     tables = Tables(spark, f"{data}/tables")

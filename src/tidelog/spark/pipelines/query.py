@@ -155,7 +155,7 @@ class FlowQuery:
         while time.monotonic() < deadline and self.query.isActive:
             if not self.query.status["message"].startswith("Initializing"):
                 return True
-            time.sleep(0.02)
+            time.sleep(0.05)
         error = None if self.query.isActive else self.query.exception()
         return error is None or "Python worker failed to connect back" not in str(error)
 
@@ -304,8 +304,8 @@ class FlowQuery:
         return None if self._cut is None else f"micro-batch {self._cut} of {self.name}"
 
     def look(self) -> None:
-        """Update the flow's numbers and state."""
-        if self._started is None:
+        """Update the flow's numbers and state. After the end of the query nothing changes."""
+        if self._started is None or self.progress.flow.state in (STOPPED, FAILED):
             return
         ended = self.ended  # before the update, which then includes the last micro-batch
         self.progress.look(self._started)

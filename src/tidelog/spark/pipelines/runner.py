@@ -57,6 +57,8 @@ DEFAULT_DATA = "./tidelog-pipeline"
 DEFAULT_TRIGGER = "10 seconds"
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
 TURN_SECONDS = 0.1
+LOOK_SECONDS = 0.5
+"""Between two looks at the progress of all queries: Spark sends a page of JSON for each of them."""
 STATUS_SECONDS = 1.0
 STOP_SECONDS = 60.0
 OLD_JVM_SECONDS = 30.0
@@ -184,6 +186,7 @@ class Running:
         self._owns_spark = False
         self._next_status = 0.0
         self._next_request = 0.0
+        self._next_look = 0.0
         self._failure: FlowFailed | LeaseLost | None = None
         self.metrics: MetricsEndpoint | None = None
         self._metrics_log: MetricsLog | None = None
@@ -273,11 +276,15 @@ class Running:
         driver took a pipeline over.
         """
         asks = self._asks_for_stop()
+        due = time.monotonic() >= self._next_look
+        if due:
+            self._next_look = time.monotonic() + LOOK_SECONDS
         for running in self.pipelines:
             if asks and running.stop_deadline is None and self.folder.stop_requested(running.name):
                 self.stop(running.name)
             for query in running.queries:
-                query.look()
+                if due or query.ended:
+                    query.look()
             self._see_failure(running)
             self._finish(running)
         self._write_status()
