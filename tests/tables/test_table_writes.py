@@ -281,6 +281,23 @@ def test_columns_may_be_added_but_not_changed(tmp_path: Path) -> None:
         tables.exists("no/name")
 
 
+@pytest.mark.parametrize(
+    ("setting", "feature"),
+    [("delta.enableDeletionVectors", "deletionVectors"), ("delta.columnMapping.mode", "columnMapping")],
+)
+def test_a_table_whose_files_are_not_plain_is_refused(tmp_path: Path, setting: str, feature: str) -> None:
+    """delta-rs does not write deletion vectors, and counts the rows of such files wrongly."""
+    value = "name" if feature == "columnMapping" else "true"
+    DeltaTable.create(tmp_path / "others", pa.schema([("n", pa.int64())]), configuration={setting: value})
+    tables = without_spark(tmp_path)
+    with pytest.raises(TableError, match=f"table others uses {feature}"):
+        tables.write(frame({"n": pa.array([1])}), "others", writer="w", batch=0)
+    with pytest.raises(TableError, match=f"table others uses {feature}"):
+        tables.read("others")
+    put(tables, 0, 0)
+    assert tables.delta("events").protocol().min_reader_version == 1, "a table of ours has no such feature"
+
+
 def test_a_new_checkpoint_and_other_offsets_are_refused(tmp_path: Path) -> None:
     tables = without_spark(tmp_path)
 

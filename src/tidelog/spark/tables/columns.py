@@ -21,6 +21,8 @@ TYPES = frozenset(
     {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal"}
     | {"date", "timestamp"}
 )
+PLAIN_FEATURES = frozenset({"v2Checkpoint", "vacuumProtocolCheck"})
+"""Features of readers that change nothing about the rows of a file."""
 PARTITION_TYPES = ("string", "date", "boolean", "tinyint", "smallint", "int", "bigint")
 
 
@@ -34,10 +36,26 @@ class Shape:
 
 
 def shape_of(snapshot: Snapshot) -> Shape:
+    """The shape of a table. Raises TableError if its files cannot be read as plain Parquet."""
     from pyspark.sql.types import StructType
 
+    check_features(snapshot)
     schema = StructType.fromJson(json.loads(snapshot.table.schema().to_json()))
     return Shape(schema, snapshot.partition_by, keys_of(snapshot))
+
+
+def check_features(snapshot: Snapshot) -> None:
+    """Raise TableError if another program gave the table a feature that hides rows or renames columns."""
+    protocol = snapshot.table.protocol()
+    if protocol.min_reader_version < 2:
+        return
+    features = protocol.reader_features or ["columnMapping"]
+    strange = sorted(set(features) - PLAIN_FEATURES)
+    if strange:
+        raise TableError(
+            f"table {snapshot.name} uses {', '.join(strange)} of Delta, with which its files are not plain "
+            "Parquet: switch it off and rewrite the table"
+        )
 
 
 def keys_of(snapshot: Snapshot) -> tuple[str, ...]:
