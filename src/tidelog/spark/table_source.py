@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -32,14 +30,12 @@ from pyspark.sql.types import StructType
 from tidelog.spark.filter_push import FilterPush
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.store import S3_SCHEMES, Store, s3_options
+from tidelog.spark.tables.task_reads import TableFile, in_tasks, read_files, table_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-TASK_BYTES = 64 * 1024 * 1024
-TASK_FILES = 256
-BATCH_ROWS = 65_536
 OPTIONS = ("path", "columns", "version", "timestamp", "pushfilters")
 READER_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck", "v2Checkpoint"})
 _OPERATORS: dict[type[Filter], str] = {
@@ -49,15 +45,6 @@ _OPERATORS: dict[type[Filter], str] = {
     LessThan: "<",
     LessThanOrEqual: "<=",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a table: its path below the table, and the values of the partition columns."""
-
-    path: str
-    size: int
-    values: tuple[tuple[str, object], ...]
 
 
 class FilesPartition(InputPartition):
@@ -180,67 +167,6 @@ def opened(store: Store, version: int | None, moment: str | None) -> DeltaTable:
 
 def spark_schema(table: DeltaTable) -> StructType:
     return StructType.fromJson(json.loads(table.schema().to_json()))
-
-
-def table_files(table: DeltaTable) -> list[TableFile]:
-    """The live files of a snapshot with their partition values."""
-    import pyarrow as pa
-
-    partition_by = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions(flatten=True))
-    values = [actions[f"partition.{name}"].to_pylist() for name in partition_by]
-    return [
-        TableFile(path, size, tuple(zip(partition_by, of_file, strict=True)))
-        for path, size, *of_file in zip(
-            actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), *values, strict=True
-        )
-    ]
-
-
-def in_tasks(files: Sequence[TableFile]) -> Iterator[tuple[TableFile, ...]]:
-    """The files by the task that reads them."""
-    task: list[TableFile] = []
-    size = 0
-    for file in sorted(files, key=lambda file: file.path):
-        if task and (size + file.size > TASK_BYTES or len(task) == TASK_FILES):
-            yield tuple(task)
-            task, size = [], 0
-        task.append(file)
-        size += file.size
-    if task:
-        yield tuple(task)
-
-
-def read_files(store: Store, files: Sequence[TableFile], columns: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of the files with these columns, as Spark wants them."""
-    import pyarrow as pa
-    from pyarrow import parquet
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    schema = to_arrow_schema(columns, timezone="UTC")
-    system = store.files()
-    for file in files:
-        values = dict(file.values)
-        with system.open_input_file(unquote(file.path)) as stream:
-            reader = parquet.ParquetFile(stream, coerce_int96_timestamp_unit="us")
-            stored = [name for name in schema.names if name in reader.schema_arrow.names]
-            for batch in reader.iter_batches(BATCH_ROWS, columns=stored):
-                rows = batch.num_rows
-                arrays = [
-                    _constant(values[field.name], field.type, rows)
-                    if field.name in values
-                    else batch.column(field.name).cast(field.type)
-                    if field.name in stored
-                    else pa.nulls(rows, field.type)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _constant(value: object, type: pa.DataType, rows: int) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.repeat(pa.scalar(value, type), rows)
 
 
 def _pruning(filter: Filter) -> tuple[str, str, object] | None:

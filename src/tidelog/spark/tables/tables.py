@@ -25,10 +25,12 @@ from tidelog.spark.tables.frames import frame
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, WrittenFile, check_visible, in_utc, write_files
+from tidelog.spark.tables.task_reads import TableFile, frame_of_files, spark_reads, table_files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger("tidelog.spark")
 
@@ -127,11 +129,17 @@ class Tables:
         files = write_files(rows, Target(place, tuple(partition_by), aside))
         waiting = [file for file in files if file.aside]
         self._commit(target, snapshot, name, [file for file in files if not file.aside])
-        paths = [f"{place.spark_uri}/{file.path}" for file in waiting]
         try:
-            yield self.spark.read.schema(others.schema).parquet(*paths) if paths else None
+            yield self._waiting(place, waiting, others.schema) if waiting else None
         finally:
             self._delete(place, waiting)
+
+    def _waiting(self, place: Store, files: Sequence[WrittenFile], schema: StructType) -> DataFrame:
+        if spark_reads(self.spark, place):
+            paths = (f"{place.spark_uri}/{file.path}" for file in files)
+            return self.spark.read.schema(schema).parquet(*paths)
+        found = [TableFile(file.path, file.size, ()) for file in files]
+        return frame_of_files(self.spark, place, found, schema)
 
     def check(self, table: str, *, writer: str, batch: int, checkpoint: str, offsets: str = "") -> None:
         """Raise TableError if `write` would refuse this batch because of its checkpoint or its offsets."""
@@ -160,7 +168,11 @@ class Tables:
                     "more): the table before that batch cannot be read"
                 )
             snapshot = self._snapshot(table, commit.version - 1)
-        return frame(self.spark, shape_of(snapshot), self.store.below(table).spark_uri, snapshot)
+        place = self.store.below(table)
+        if not spark_reads(self.spark, place):
+            files = table_files(snapshot.table)
+            return frame_of_files(self.spark, place, files, shape_of(snapshot).schema)
+        return frame(self.spark, shape_of(snapshot), place.spark_uri, snapshot)
 
     def compact(self, table: str) -> int:
         """Merge the small files of each day that has many; returns the number of replaced files."""

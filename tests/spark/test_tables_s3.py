@@ -1,0 +1,81 @@
+"""Tables on S3 through Spark without Hadoop's jars for S3: tasks write and read the objects with PyArrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.s3 import S3, SECRET, s3_server
+from tidelog.spark.tables import Tables
+from tidelog.spark.tables.errors import Fenced, TableError
+from tidelog.spark.tables.store import Store
+from tidelog.spark.tables.task_reads import spark_reads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def s3(spark: SparkSession) -> Iterator[S3]:
+    """A server that the session knows from its Hadoop settings, for the one bucket."""
+    with s3_server() as server:
+        held = {
+            "endpoint": server.endpoint,
+            "access.key": server.key,
+            "secret.key": server.secret,
+            "path.style.access": "true",
+        }
+        configuration = spark._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+        for name, value in held.items():
+            configuration.set(f"fs.s3a.bucket.tables.{name}", value)
+        yield server
+        for name in held:
+            configuration.unset(f"fs.s3a.bucket.tables.{name}")
+
+
+def test_batches_are_written_read_merged_and_replayed_once(spark: SparkSession, s3: S3) -> None:
+    tables = Tables(spark, "s3a://tables/root")
+    assert not spark_reads(spark, tables.store), "this test is about a Spark without hadoop-aws"
+    rows = spark.createDataFrame(
+        [("u1", 1, "2026-11-15"), ("u2", 2, "2026-11-16")], "user string, amount long, day string"
+    )
+    for _ in range(2):
+        tables.write(rows, "credits", writer="w", batch=0, partition_by=("day",), checkpoint="c")
+    assert sorted(map(tuple, tables.read("credits").collect())) == [tuple(row) for row in rows.collect()]
+    for batch, amount in ((0, 5), (1, 7)):
+        changed = spark.createDataFrame([("u1", amount)], "user string, balance long")
+        tables.write(changed, "balances", writer="w", batch=batch, keys=("user",))
+    assert [tuple(row) for row in tables.read("balances").collect()] == [("u1", 7)]
+    assert tables.names() == ["balances", "credits"]
+    plan = tables.read("credits")._jdf.queryExecution().toString()
+    assert SECRET not in plan
+
+
+def test_rows_are_put_aside_and_the_slower_driver_is_refused(spark: SparkSession, s3: S3) -> None:
+    tables, slower = Tables(spark, "s3://tables/other"), Tables(spark, "s3://tables/other")
+    rows = spark.createDataFrame([("good", 0), ("bad", 1)], "id string, wrong int")
+    with tables.write_aside(rows, "events", writer="w", batch=0, aside="wrong") as others:
+        assert others is not None
+        assert [row.id for row in others.collect()] == ["bad"]
+    assert [row.id for row in tables.read("events").collect()] == ["good"]
+    more = rows.drop("wrong")
+    commit = slower._commit
+
+    def overtaken(*given: object) -> None:
+        tables.write(more, "events", writer="w", batch=1)
+        commit(*given)  # type: ignore[arg-type]
+
+    slower._commit = overtaken  # type: ignore[method-assign,assignment]
+    with pytest.raises(Fenced, match="has batch 1 of w from another driver"):
+        slower.write(more, "events", writer="w", batch=1)
+    assert tables.read("events").count() == 3
+
+
+def test_a_wrong_key_or_bucket_is_an_error_without_credentials(spark: SparkSession, s3: S3) -> None:
+    absent = Store("s3://nobucket/root", {**Store.of(spark, "s3://tables/x").options})
+    with pytest.raises(TableError, match="nobucket") as failed:
+        absent.below("t").delta()
+        absent.check_commits()
+    assert SECRET not in str(failed.value)
