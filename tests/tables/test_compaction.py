@@ -274,23 +274,23 @@ def test_the_log_gets_checkpoints_and_loses_old_versions_but_no_transaction(tmp_
     from deltalake import CommitProperties, Transaction
 
     uri = str(tmp_path / "t")
-    for batch in range(6):
+    log = tmp_path / "t" / "_delta_log"
+    one = TableMaintenance(
+        Store.of(None, uri),
+        MaintenanceSettings(checkpoint_commits=3, log_versions=5, compact_small_files=100),
+    )
+    for batch in range(14):
         once = CommitProperties(app_transactions=[Transaction("tidelog:w", batch)])
         write_deltalake(uri, pa.table({"id": [f"{batch}"]}), mode="append", commit_properties=once)
-    store = Store.of(None, uri)
-    one = TableMaintenance(store, MaintenanceSettings(checkpoint_commits=3))
-    one.round()
-    log = tmp_path / "t" / "_delta_log"
-    assert [path.name for path in log.glob("*.checkpoint.parquet")] == [
-        "00000000000000000005.checkpoint.parquet"
-    ]
-    for path in log.iterdir():
-        aged(path, 24 * 60)
-    one.clean(DeltaTable(uri))
-    assert not (log / "00000000000000000000.json").exists()
-    assert DeltaTable(uri).transaction_version("tidelog:w") == 5
-    assert len(ids(uri)) == 6
-    assert DeltaTable(uri).metadata().configuration["delta.logRetentionDuration"] == "interval 48 hours"
+        one.round()
+        assert (log / f"{0:020d}.json").exists() == (batch < 9)
+    # A checkpoint at every third version. The one at 6 is the newest that leaves five versions after it.
+    assert sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet")) == [6, 9, 12]
+    assert sorted(int(path.name[:20]) for path in log.glob("*.json")) == list(range(6, 14))
+    assert DeltaTable(uri).transaction_version("tidelog:w") == 13
+    assert len(ids(uri)) == 14
+    for version in range(6, 14):
+        assert DeltaTable(uri, version=version).to_pyarrow_table().num_rows == version + 1
 
 
 def test_maintenance_runs_beside_and_one_bad_table_does_not_stop_it(

@@ -7,9 +7,11 @@ same tables at the same time. A failure is logged and tried again in the next ro
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from deltalake import DeltaTable
@@ -23,8 +25,8 @@ PREFIX = "tables."
 LEAST_RETENTION_HOURS = 24
 """Files of a micro-batch are in no commit until it ends. No batch takes this long."""
 STOP_SECONDS = 30.0
-LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
+_ENTRY = re.compile(r"(\d{20})\.(json|crc|checkpoint(?:\..+)?\.parquet)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class MaintenanceSettings:
     """The log gets a checkpoint after this many commits, so that opening the table reads few files."""
     retention_hours: int = 168
     """Replaced files and leftovers of killed writers are deleted after this time."""
-    log_retention_hours: int = 48
-    """Older versions of the log are deleted, up to the newest checkpoint that is this old."""
+    log_versions: int = 500
+    """The log keeps at least this many versions. Every commit lists the versions that are left."""
     vacuum_hours: float = 24.0
     """The time between two vacuums of a table. A vacuum lists all files of the table."""
 
@@ -48,7 +50,12 @@ class MaintenanceSettings:
         for field in fields(self):
             value = getattr(self, field.name)
             least = LEAST_RETENTION_HOURS if field.name == "retention_hours" else 0
-            if field.name in ("compact_target_bytes", "compact_small_files", "checkpoint_commits"):
+            if field.name in (
+                "compact_target_bytes",
+                "compact_small_files",
+                "checkpoint_commits",
+                "log_versions",
+            ):
                 least = 1
             if not value >= least:
                 raise ConfigError(setting_name(field.name), str(value), f"expected a number from {least}")
@@ -116,13 +123,41 @@ class TableMaintenance:
             self._clean(table)
 
     def _make_checkpoint(self, table: DeltaTable) -> None:
+        """Make a checkpoint when it is due, and delete versions before it that are old enough."""
         if table.version() - self._checkpoint >= self.settings.checkpoint_commits:
             with self.store.errors():
                 table.create_checkpoint()
-            self._checkpoint = table.version()
+                self._checkpoint = table.version()
+                self._shorten_log(table.version())
+
+    def _shorten_log(self, newest: int) -> None:
+        """Delete the versions before the newest checkpoint that is old enough, oldest first.
+
+        Every version from that checkpoint on can still be read, also after a kill in between.
+        """
+        from pyarrow.fs import FileSelector
+
+        files = self.store.files()
+        found = files.get_file_info(FileSelector("_delta_log"))
+        entries = [
+            (int(match[1]), match[2], entry)
+            for entry in found
+            if (match := _ENTRY.fullmatch(entry.base_name))
+        ]
+        old_enough = (
+            version
+            for version, kind, _ in entries
+            if kind == "checkpoint.parquet" and version <= newest - self.settings.log_versions
+        )
+        first = max(old_enough, default=0)
+        for version, _, entry in sorted(entries, key=lambda each: each[0]):
+            if version >= first:
+                break
+            with suppress(FileNotFoundError):  # another process does the same
+                files.delete_file(entry.path)
 
     def _clean(self, table: DeltaTable) -> None:
-        """Vacuum and shorten the log, once in a while."""
+        """Vacuum once in a while."""
         now = self._clock()
         if self._vacuumed is None:
             self._vacuumed = self._last_vacuum(table, now)
@@ -143,30 +178,21 @@ class TableMaintenance:
         return min(created / 1000, now) if created else now
 
     def clean(self, table: DeltaTable) -> list[str]:
-        """Delete files that no version within the retention needs, then old versions of the log.
+        """Delete files that no version within the retention needs.
 
         Returns the deleted files. Files that are younger than the retention stay, in a commit or not.
         """
         with self.store.errors():
             self._set_retention(table)
-            deleted = table.vacuum(
+            return table.vacuum(
                 self.settings.retention_hours, dry_run=False, enforce_retention_duration=False, full=True
             )
-            table = self.store.delta()
-            table.create_checkpoint()
-            self._checkpoint = table.version()
-            table.cleanup_metadata()
-        return deleted
 
     def _set_retention(self, table: DeltaTable) -> None:
-        """Delta's own programs read the retention from the table, and so does the cleaning of the log."""
-        wanted = {
-            LOG_RETENTION: f"interval {self.settings.log_retention_hours} hours",
-            FILE_RETENTION: f"interval {self.settings.retention_hours} hours",
-        }
-        has = table.metadata().configuration
-        if any(has.get(name) != value for name, value in wanted.items()):
-            table.alter.set_table_properties(wanted)
+        """Delta's own programs read the retention of replaced files from the table."""
+        wanted = f"interval {self.settings.retention_hours} hours"
+        if table.metadata().configuration.get(FILE_RETENTION) != wanted:
+            table.alter.set_table_properties({FILE_RETENTION: wanted})
 
 
 class Maintenance:
