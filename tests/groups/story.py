@@ -22,7 +22,7 @@ from tests.groups.brokers import Running
 from tests.groups.history import Diary, History
 from tests.groups.member import Member
 from tests.groups.outside import Group, log_ends
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin, NewTopic
 from tidelog.clients.admin import NewPartitions
 from tidelog.simulation.checks.group_checker import check
@@ -378,7 +378,7 @@ class Story:
             ends, committed = self.ends(), self.group.committed()
             return ends is not None and {k: v for k, v in ends.items() if v} == committed
 
-        eventually(drained, "the group has read and committed everything", 60, 0.05)
+        eventually(drained, "the group has read and committed everything", patience(60), 0.05)
 
     def ends(self) -> dict[tuple[str, int], int] | None:
         return log_ends(self.broker.bootstrap, self.topic, self.writer.partitions)

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from click.testing import CliRunner, Result
 
-from tests.chaos.faulty_cluster import EXPLAINED, patience
+from tests.chaos.faulty_cluster import EXPLAINED
 from tests.faults.client import surprises
 from tests.replication.replicas import differences, partition_folders
 from tests.support.broker import Broker
 from tests.support.cluster import ClusterOfBrokers
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin, NewTopic
 from tidelog.cli.main import main
 from tidelog.clients.admin import ElectionType, TopicPartitionInfo
@@ -37,6 +37,8 @@ SETTINGS = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "2000",
     "group.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
     "auto.create.topics.enable": "false",
     "auto.leader.rebalance.enable": "false",
     "log.segment.delete.delay.ms": "200",
