@@ -381,7 +381,7 @@ PLANTED: dict[str, Plant] = {
         Plant(logs_are_truncated_to_high_watermarks, replicas=3),
         Plant(anyone_leads, seed=7, replicas=3),
         Plant(written_is_acknowledged, seed=1, replicas=3),
-        Plant(markers_go_out_early, seed=4, replicas=3),
+        Plant(markers_go_out_early, seed=1, replicas=3),
         Plant(laggards_join_the_isr, replicas=3),
         Plant(old_leaders_change_the_isr, seed=1, replicas=3),
         Plant(brokers_wait_behind_clients, seed=4, replicas=3),
