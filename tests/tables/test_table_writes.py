@@ -22,6 +22,7 @@ from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
 from tidelog.spark.tables import Fenced, ForeignCheckpoint, TableError, Tables, task_files
 from tidelog.spark.tables.delta_log import active_files
+from tidelog.spark.tables.store import Store
 
 DAYS = (date(2026, 11, 14), date(2026, 11, 15))
 
@@ -193,6 +194,13 @@ def test_files_that_the_driver_does_not_find_are_not_committed(tmp_path: Path) -
     assert numbers(tables) == once(range(8))
     put(tables, 1, 100)
     assert numbers(tables) == once(range(8), range(100, 108))
+
+
+def test_a_task_on_a_host_without_the_folder_writes_nothing(tmp_path: Path) -> None:
+    target = task_files.Target(Store(str(tmp_path / "nowhere")))
+    with pytest.raises(TableError, match=r"a task on .* does not find .*/nowhere: the hosts do not share"):
+        list(task_files.write_task(target, []))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_newest_row_of_a_key_stands(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -100,8 +102,18 @@ def check_visible(table: str, store: Store, files: Iterable[WrittenFile]) -> Non
         )
 
 
+def check_shared(store: Store) -> None:
+    """Raise TableError if the host of this task lacks the folder of the table, which the driver has made."""
+    if store.is_local and not Path(store.uri).is_dir():
+        raise TableError(
+            f"a task on {socket.gethostname()} does not find {store.uri}: the hosts do not share this folder."
+            " Give the tables a path that all of them share. Nothing was committed"
+        )
+
+
 def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in a task: writes the rows, and returns a row for each file."""
+    check_shared(target.store)
     files = _TaskFiles(target)
     try:
         for batch in batches:
