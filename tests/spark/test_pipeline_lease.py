@@ -251,11 +251,34 @@ def test_a_process_that_ended_or_became_another_is_gone() -> None:
     assert replace(me, process_start="1").gone, "the id was given to another process"
     assert not replace(me, machine="another kernel", process_start="1").gone, "it cannot be seen from here"
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    born = lease.process_start(child.pid)
-    assert born != ""
+    born = replace(me, pid=child.pid, process_start=lease.process(child.pid)[1])
+    assert (born.gone, born.at_work) == (False, True)
+    child.send_signal(signal.SIGSTOP)
+    eventually(lambda: not born.at_work, "it is stopped")
+    assert not born.gone
     child.kill()
-    eventually(lambda: lease.process_start(child.pid) == "", "a process that nobody waited for has ended")
+    eventually(lambda: born.gone, "a process that nobody waited for has ended")
     child.communicate()
+    assert born.gone
+
+
+def test_a_process_that_the_system_hides_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", hidden)
+    other = replace(lease.this_holder(), pid=2**22 + 1)
+    assert (other.gone, other.at_work) == (False, False)
+
+
+def test_a_busy_driver_of_this_host_keeps_its_lease(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread had no time to renew the lease for longer than the lease lasts."""
+    folder = StateFolder(data, times=Times(renew=3600, lease=0.01))
+    held = folder.leases.acquire(PIPELINE)
+    with pytest.raises(AlreadyRunning, match=f"process {os.getpid()} on"):
+        folder.leases.acquire(PIPELINE)
+    assert folder.runs(PIPELINE)
+    held.close()
 
 
 def test_processes_of_another_namespace_are_on_another_machine(start: StartDriver, data: str) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 TABLE = "leases"
+ENDED, STOPPED, UNKNOWN = ("Z", "X"), ("T", "t"), ""
+"""States of processes: ended ones, ones that a signal or a debugger holds, and one that cannot be seen."""
 ATTEMPTS = 20
 HISTORY = 100
 # The table has one commit for each start of a pipeline, and never a row.
@@ -79,7 +81,16 @@ class Holder:
     @property
     def gone(self) -> bool:
         """Whether the holder certainly runs no more. A process of another machine may always run."""
-        return self.released or (self.is_here and process_start(self.pid) != self.process_start)
+        if self.released or not self.is_here:
+            return self.released
+        state, start = process(self.pid)
+        return state in ENDED or start not in (self.process_start, UNKNOWN)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the holder is a process of this machine that runs, and is not merely stopped."""
+        state, start = process(self.pid) if self.is_here else (UNKNOWN, UNKNOWN)
+        return start == self.process_start and state not in (*ENDED, *STOPPED)
 
 
 def this_machine() -> str:
@@ -90,18 +101,25 @@ def this_machine() -> str:
     return ""  # without /proc: a killed run can be restarted when its lease has expired
 
 
-def process_start(pid: int) -> str:
-    """The start of a process in ticks since the kernel's; empty if it has ended."""
+def process(pid: int) -> tuple[str, str]:
+    """The state of a process as the kernel names it, and its start in ticks since the kernel's."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[19]
     except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return "X", UNKNOWN
+    except PermissionError:  # a process of another user, which this system hides
+        pass
+    return UNKNOWN, UNKNOWN
 
 
 def this_holder() -> Holder:
     now, pid = time.time(), os.getpid()
-    return Holder(socket.gethostname(), pid, now, this_machine(), process_start(pid), at=now)
+    return Holder(socket.gethostname(), pid, now, this_machine(), process(pid)[1], at=now)
 
 
 class Leases:
@@ -151,8 +169,8 @@ class Leases:
         """Whether the holder still has its lease. The answer may take as long as a lease lasts."""
         if holder.gone:
             return False
-        if holder.is_here and 0 <= time.time() - holder.at < self.times.lease:
-            return True  # one clock
+        if holder.at_work:
+            return True  # however busy this machine is
         deadline = time.monotonic() + self.times.lease
         while time.monotonic() < deadline:
             now = self._beat(pipeline, epoch) or holder
