@@ -54,8 +54,8 @@ def test_options_come_before_the_dashes_and_pipelines_behind(monkeypatch: pytest
             ["--master=spark://m:1", "--deploy-mode=cluster", "--", "region"],
             "no Python driver inside a standalone",
         ),
-        (["--master", "yarn"], "write the options of spark-submit, then --, then pipelines to run"),
-        (["--master", "yarn", "--"], "write the options of spark-submit, then --, then pipelines to run"),
+        (["--master", "yarn"], "write options of spark-submit, then --, then pipelines"),
+        (["--master", "yarn", "--"], "write options of spark-submit, then --, then pipelines"),
     ],
     ids=["a standalone cluster", "with equal signs", "no pipeline", "nothing behind the dashes"],
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -24,33 +23,50 @@ class SubmitCommand(KafkaStyleCommand):
     """Keeps what follows `--` for `pipeline run`, unparsed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and set(args) <= {"-h", "--help"}:
-            return super().parse_args(ctx, args)
         place = args.index("--") if "--" in args else len(args)
         ctx.meta[RUN] = args[place + 1 :]
-        return super().parse_args(ctx, ["--", *args[:place]])
+        return super().parse_args(ctx, args[:place])
 
 
-@click.command("submit", cls=SubmitCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("options", metavar="[OPTION OF spark-submit]... -- NAME... [FLAG OF run]...", nargs=-1)
+@click.command(
+    "submit",
+    cls=SubmitCommand,
+    context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True},
+)
+@click.option("--master", metavar="URL", help="The Spark master: yarn, k8s://..., spark://..., local[2].")
+@click.option(
+    "--deploy-mode",
+    type=click.Choice(["client", "cluster"]),
+    help="Where the driver runs: here, or in the cluster.",
+)
+@click.argument(
+    "options",
+    metavar="[OPTION OF spark-submit]... -- NAME... [FLAG OF run]...",
+    nargs=-1,
+    type=click.UNPROCESSED,
+)
 @click.pass_context
-def submit(ctx: click.Context, options: tuple[str, ...]) -> None:
+def submit(ctx: click.Context, master: str | None, deploy_mode: str | None, options: tuple[str, ...]) -> None:
     """Run pipelines with spark-submit, for example with the driver inside a cluster."""
     run: list[str] = ctx.meta[RUN]
-    why_not = refusal(options) if run else "write the options of spark-submit, then --, then pipelines to run"
+    why_not = (
+        refusal(master, deploy_mode) if run else "write options of spark-submit, then --, then pipelines"
+    )
     if why_not is not None:
         click.echo(f"tidelog: {why_not}", err=True)
         ctx.exit(1)
     program = spark_submit()
+    where = [
+        *(("--master", master) if master else ()),
+        *(("--deploy-mode", deploy_mode) if deploy_mode else ()),
+    ]
     sys.stdout.flush()
-    os.execv(program, [program, *options, str(MAIN_FILE), *run])
+    os.execv(program, [program, *where, *options, str(MAIN_FILE), *run])
 
 
-def refusal(options: tuple[str, ...]) -> str | None:
+def refusal(master: str | None, deploy_mode: str | None) -> str | None:
     """Why spark-submit would refuse these options; None if it would not."""
-    given = {flag: value for flag, value in pairwise(options) if flag.startswith("--")}
-    given |= dict(option.split("=", 1) for option in options if option.startswith("--") and "=" in option)
-    if given.get("--deploy-mode") == "cluster" and given.get("--master", "").startswith("spark://"):
+    if deploy_mode == "cluster" and (master or "").startswith("spark://"):
         return (
             "Spark runs no Python driver inside a standalone cluster: leave --deploy-mode cluster out, and"
             " the driver runs here, or use YARN or Kubernetes"
