@@ -19,9 +19,18 @@ from tidelog.config import ConfigError
 from tidelog.spark.offsets import lag
 from tidelog.spark.pipelines import reasons, runner, state
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Setting, SettingValue, Source, Table
-from tidelog.spark.pipelines.progress import line, offsets, together
+from tidelog.spark.pipelines.progress import FlowProgress, line, offsets, together
+from tidelog.spark.pipelines.reasons import FlowFailed
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows, find, find_all
-from tidelog.spark.pipelines.runner import Options, SparkDied, patient, spark_alive, trigger_arguments
+from tidelog.spark.pipelines.runner import (
+    Options,
+    Running,
+    RunningPipeline,
+    SparkDied,
+    patient,
+    spark_alive,
+    trigger_arguments,
+)
 from tidelog.spark.pipelines.settings import read_settings, resolve
 from tidelog.spark.pipelines.state import AlreadyRunning, FlowStatus, StateFolder, this_process
 
@@ -339,6 +348,43 @@ def test_a_java_process_that_outlived_its_driver_is_not_forgotten_by_the_first_r
     finally:
         left.kill()
         left.wait()
+
+
+class FailsMeanwhile:
+    """A query that fails just after somebody saw that it runs."""
+
+    def __init__(self) -> None:
+        self.flow = Flow("all", Source(("topic",)), (Table("words"),))
+        self.progress = FlowProgress()
+        self._looks = 0
+
+    @property
+    def ended(self) -> bool:
+        self._looks += 1
+        return self._looks > 1
+
+    def look(self) -> None: ...
+    def close_gate(self) -> None: ...
+    def stop_now(self) -> None: ...
+
+    def stopped_between_batches(self) -> bool:
+        return True
+
+    def failure(self) -> Exception:
+        return ValueError("the shelf is full")
+
+    cut_off = None
+
+
+def test_a_flow_that_fails_in_the_midst_of_a_turn_is_not_taken_for_stopped(tmp_path: Path) -> None:
+    folder = StateFolder(str(tmp_path))
+    mine = Pipeline("mine", "title", "doc", lambda settings: ())
+    each = RunningPipeline(mine, {}, (), folder.claim("mine"), this_process("mine"))
+    each.queries = [FailsMeanwhile()]  # type: ignore[list-item]
+    with Running([each], Options(data=str(tmp_path)), folder) as running:
+        with pytest.raises(FlowFailed, match="flow all of pipeline mine failed: the shelf is full"):
+            running.wait()
+        assert each.status.state == state.FAILED
 
 
 def test_an_end_of_java_is_told_as_such(tmp_path: Path) -> None:

@@ -275,22 +275,25 @@ class Running:
         Raises `FlowFailed` when a flow failed and the others have been stopped, `LeaseLost` when another
         driver took a pipeline over.
         """
-        asks = self._asks_for_stop()
+        asks, ended = self._asks_for_stop(), True
         due = time.monotonic() >= self._next_look
         if due:
             self._next_look = time.monotonic() + LOOK_SECONDS
         for running in self.pipelines:
             if asks and running.stop_deadline is None and self.folder.stop_requested(running.name):
                 self.stop(running.name)
+            # Before failures are looked for: a flow that fails later in this turn is seen in the next one.
+            has_ended = running.ended
+            ended = ended and has_ended
             for query in running.queries:
                 if due or query.ended:
                     query.look()
             self._see_failure(running)
-            self._finish(running)
+            self._finish(running, has_ended)
         self._write_status()
         if self._metrics_log is not None:
             self._metrics_log.flush()
-        if not all(running.ended for running in self.pipelines):
+        if not ended:
             return True
         self._write_status(force=True)
         if self._failure is not None:
@@ -324,7 +327,7 @@ class Running:
                 self.stop()
                 return
 
-    def _finish(self, running: RunningPipeline) -> None:
+    def _finish(self, running: RunningPipeline, has_ended: bool) -> None:
         """Bring a stopping pipeline closer to its end, and mark a pipeline that ended by itself."""
         deadline = running.stop_deadline
         if deadline is not None:
@@ -333,7 +336,7 @@ class Running:
                 if not query.stopped_between_batches() and late:
                     running.stopped_cleanly = False
                     query.stop_now()
-        if running.ended and running.status.state not in state.ENDED:
+        if has_ended and running.status.state not in state.ENDED:
             running.status.state = state.STOPPED
             if running.claim.lost is None:
                 self.folder.forget_request(running.name)
