@@ -13,32 +13,17 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tidelog.spark.files import Entry
 from tidelog.spark.pipelines import batch_metrics
-from tidelog.spark.pipelines.batch_metrics import BatchRecord, FlowTotals, MetricsLog, MetricsTable
+from tidelog.spark.pipelines.batch_metrics import (
+    BatchRecord,
+    FlowTotals,
+    MetricsFiles,
+    MetricsLog,
+    MetricsTable,
+)
 from tidelog.spark.pipelines.metrics_endpoint import FlowMetrics, MetricsEndpoint
 from tidelog.spark.pipelines.state import FAILED, FlowStatus
-
-
-class LocalFiles:
-    """The files of a data folder, without a JVM."""
-
-    def entries(self, folder: str) -> list[Entry]:
-        found = sorted(Path(folder).iterdir())
-        return [Entry(path.name, path.is_dir(), path.stat().st_size, 0) for path in found]
-
-    def make_folder(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
-
-    def write(self, path: str, text: str) -> None:
-        with Path(path).open("x") as file:
-            file.write(text)
-
-    def read(self, path: str) -> str | None:
-        return Path(path).read_text() if Path(path).exists() else None
-
-    def delete(self, path: str) -> None:
-        Path(path).unlink(missing_ok=True)
+from tidelog.spark.tables.store import Store
 
 
 class Run:
@@ -46,7 +31,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.table = MetricsTable(str(folder / "tables" / "batch_metrics"))
-        self.log = MetricsLog(LocalFiles(), str(folder / "metrics"), self.table)
+        self.log = MetricsLog(MetricsFiles(Store.of(None, folder / "metrics")), self.table)
         self.log.recover("mine", "words")
 
 
@@ -96,7 +81,7 @@ def test_a_kill_at_any_step_leaves_one_row_for_a_batch(
     if after in ("report", "append"):
         run.log.report("mine", "words", 1, 10, 4)
     if after == "append":  # killed before the files are deleted
-        monkeypatch.setattr(LocalFiles, "delete", lambda self, path: None)
+        monkeypatch.setattr(MetricsFiles, "delete", lambda self, path: None)
         run.log.flush(everything=True)
         monkeypatch.undo()
     again = Run(tmp_path)

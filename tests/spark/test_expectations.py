@@ -160,9 +160,11 @@ def test_bad_events_of_a_flow_are_not_checked(spark: SparkSession, tmp_path: Pat
 def test_rows_that_no_write_computed_are_counted_by_themselves(spark: SparkSession) -> None:
     counts = BatchCounts()
     rows = spark.range(7)
-    counts.written(rows, "orders", rows.id > 2)
+    counts.written(rows, "orders")
     counts.settle()
-    assert counts.sinks == {"orders": 4}
+    counts.wrote("others", None, lambda: rows)
+    counts.wrote("others", 3, lambda: rows)
+    assert counts.sinks == {"orders": 7, "others": 10}
 
 
 def test_reasons_are_counted_without_what_differs_from_event_to_event(spark: SparkSession) -> None:

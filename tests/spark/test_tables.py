@@ -141,21 +141,23 @@ def test_rows_that_are_put_aside_are_computed_once(spark: SparkSession, tmp_path
         .select(counted("id").alias("n"))
         .selectExpr("n", "IF(n % 3 = 0, named_struct('why', 'three', 'number', n), NULL) AS bad")
     )
-    with tables.write_aside(rows, "events", writer="w", batch=0, aside="bad") as others:
-        assert others is not None
-        assert others.columns == ["why", "number"]
-        assert sorted(row.number for row in others.collect()) == [0, 3, 6, 9]
+    with tables.write_aside(rows, "events", writer="w", batch=0, aside="bad") as aside:
+        assert (aside.written, aside.rows is None) == (6, False)
+        assert aside.rows is not None
+        assert aside.rows.columns == ["why", "number"]
+        assert sorted(row.number for row in aside.rows.collect()) == [0, 3, 6, 9]
         assert numbers(tables) == Counter([1, 2, 4, 5, 7, 8])
     assert computed.value == 10
     assert tables.read("events").columns == ["n"]
     assert not list((tmp_path / "events" / "aside").iterdir())
-    with tables.write_aside(rows, "events", writer="w", batch=0, aside="bad") as others:  # a replay
-        assert others is not None
-        assert others.count() == 4
-    with tables.write_aside(rows.where("bad IS NULL"), "events", writer="w", batch=1, aside="bad") as others:
-        assert others is None
-    with tables.write_aside(rows.where("bad IS NULL"), "events", writer="w", batch=1, aside="bad") as others:
-        assert others is None
+    with tables.write_aside(rows, "events", writer="w", batch=0, aside="bad") as aside:  # a replay
+        assert aside.written is None
+        assert aside.rows is not None
+        assert aside.rows.count() == 4
+    good = rows.where("bad IS NULL")
+    for number in (6, None):
+        with tables.write_aside(good, "events", writer="w", batch=1, aside="bad") as aside:
+            assert (aside.written, aside.rows) == (number, None)
     assert numbers(tables) == Counter([1, 2, 4, 5, 7, 8] * 2)
 
 

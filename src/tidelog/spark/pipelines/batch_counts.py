@@ -1,7 +1,8 @@
 """The counts of one micro-batch: rows of each sink, quarantined rows by reason, failed expectations.
 
-Spark counts rows while it writes them, so counting needs no pass of its own. If a table has the batch already
-and nothing is written, the rows are counted by themselves.
+Tables know how many rows their files have, and Spark counts the rows of other sinks while it writes them: no
+pass over the rows is only for counting. If a table has the batch already and nothing is written, the rows are
+counted by themselves.
 """
 
 from __future__ import annotations
@@ -50,16 +51,18 @@ class BatchCounts:
         """Rows that fail an expectation, by the name of the expectation, whatever its action."""
         self._observed: list[_Observed] = []
 
-    def written(self, rows: DataFrame, sink: str, only: Column | None = None) -> DataFrame:
-        """The same rows, to be written to a sink; their number counts for it. `only` counts a part."""
-        from pyspark.sql import functions as F
+    def wrote(self, sink: str, number: int | None, rows: Callable[[], DataFrame]) -> None:
+        """Count rows that a table took. A batch that it had already (None) is counted from its rows."""
+        self.sinks[sink] += rows().count() if number is None else number
 
-        number = F.count(F.lit(1)) if only is None else F.count_if(only)
+    def written(self, rows: DataFrame, sink: str) -> DataFrame:
+        """The same rows, to be written to a sink; their number counts for it."""
+        from pyspark.sql import functions as F
 
         def take(found: Mapping[str, object]) -> None:
             self.sinks[sink] += _number(found, "rows")
 
-        return self._observe(rows, (number.alias("rows"),), take)
+        return self._observe(rows, (F.count(F.lit(1)).alias("rows"),), take)
 
     def set_aside(self, rows: DataFrame, error: str = "error") -> DataFrame:
         """The same rows, to be written to the quarantine; `error` is the column with the error."""

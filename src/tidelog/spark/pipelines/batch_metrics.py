@@ -12,13 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from tidelog.spark.tables.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tidelog.spark.files import Entry
 
 TABLE = "batch_metrics"
 APP_ID = "tidelog-metrics"
@@ -137,22 +138,42 @@ class MetricsTable:
         return 0
 
 
-class MetricsFiles(Protocol):
-    """The methods of `Files` that are used here."""
+class MetricsFiles:
+    """Small files in one place of a store, by their paths below it."""
 
-    def entries(self, folder: str) -> list[Entry]: ...
-    def make_folder(self, path: str) -> None: ...
-    def write(self, path: str, text: str) -> None: ...
-    def read(self, path: str) -> str | None: ...
-    def delete(self, path: str) -> None: ...
+    def __init__(self, store: Store) -> None:
+        self._local = store.is_local
+        self._system = store.files()
+
+    def names(self, folder: str) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        found = self._system.get_file_info(FileSelector(folder, allow_not_found=True))
+        return sorted(str(entry.base_name) for entry in found)
+
+    def make_folder(self, path: str) -> None:
+        if self._local:  # object stores have no folders
+            self._system.create_dir(path)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file, in the place of one that is there."""
+        with self._system.open_output_stream(path) as file:
+            file.write(text.encode())
+
+    def read(self, path: str) -> str:
+        with self._system.open_input_stream(path) as file:
+            return bytes(file.read()).decode(errors="replace")
+
+    def delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._system.delete_file(path)
 
 
 class MetricsLog:
     """The records of micro-batches that are not in the table yet. Used by the threads of all flows."""
 
-    def __init__(self, files: MetricsFiles, folder: str, table: MetricsTable) -> None:
+    def __init__(self, files: MetricsFiles, table: MetricsTable) -> None:
         self._files = files
-        self._folder = folder
         self._table = table
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, str, int], BatchRecord] = {}
@@ -163,10 +184,9 @@ class MetricsLog:
         """Take the records that an earlier process left, and prepare the flow's folder."""
         folder = self._folder_of(pipeline, flow)
         self._files.make_folder(folder)
-        for entry in self._files.entries(folder):
-            text = self._files.read(f"{folder}/{entry.name}") if entry.name.endswith(".json") else None
+        for name in self._files.names(folder):
             try:
-                record = BatchRecord(**json.loads(text or ""))
+                record = BatchRecord(**json.loads(self._files.read(f"{folder}/{name}")))
             except (ValueError, TypeError):
                 continue  # it was killed in its write, before Spark's commit: the replay writes it again
             with self._lock:
@@ -223,14 +243,13 @@ class MetricsLog:
                     self._files.delete(self._path(record))
 
     def _save(self, record: BatchRecord) -> None:
-        self._files.delete(self._path(record))
         self._files.write(self._path(record), json.dumps(asdict(record)))
 
     def _path(self, record: BatchRecord) -> str:
         return f"{self._folder_of(record.pipeline, record.flow)}/{record.batch:010d}.json"
 
     def _folder_of(self, pipeline: str, flow: str) -> str:
-        return f"{self._folder}/{pipeline}/{flow}"
+        return f"{pipeline}/{flow}"
 
 
 @dataclass(slots=True)

@@ -39,11 +39,11 @@ def set_aside(rows: DataFrame, table: str, context: Context, batch: int) -> Iter
     """Write the rows whose `_bad` is null by day, and yield the fields of `_bad` of the others, or None."""
     from pyspark.sql import functions as F
 
-    counted = context.counts.written(rows, table, F.col(BAD).isNull())
     with context.tables.write_aside(
-        counted, table, partition_by=("day",), aside=BAD, **context.written(batch)
-    ) as others:
-        yield others
+        rows, table, partition_by=("day",), aside=BAD, **context.written(batch)
+    ) as aside:
+        context.counts.wrote(table, aside.written, lambda: rows.where(F.col(BAD).isNull()))
+        yield aside.rows
 
 
 def write(bad: DataFrame, topic: str, context: Context, batch: int) -> None:

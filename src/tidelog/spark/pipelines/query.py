@@ -386,13 +386,14 @@ def write_sink(sink: Sink, rows: DataFrame, context: Context, name: str, batch: 
         rows = sink.select(rows, context)
     if isinstance(sink, Table):
         with Checks(sink.expect, sink.name).applied(rows, context, batch) as good:
-            context.tables.write(
-                context.counts.written(good, sink.name),
+            number = context.tables.write(
+                good,
                 sink.name,
                 partition_by=sink.partition_by,
                 keys=sink.keys,
                 **context.written(batch),
             )
+            context.counts.wrote(sink.name, number, lambda: good)
             context.counts.settle()
         return
     options = {

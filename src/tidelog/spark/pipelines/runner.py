@@ -17,7 +17,7 @@ from tidelog.config import ConfigError
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.files import Files
 from tidelog.spark.pipelines import batch_metrics, state
-from tidelog.spark.pipelines.batch_metrics import MetricsLog, MetricsTable
+from tidelog.spark.pipelines.batch_metrics import MetricsFiles, MetricsLog, MetricsTable
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Table
 from tidelog.spark.pipelines.metrics_endpoint import FlowMetrics, MetricsEndpoint
 from tidelog.spark.pipelines.migrate import refuse_old_tables
@@ -442,12 +442,11 @@ class Running:
 
 def metrics_log(spark: SparkSession, place: Place) -> MetricsLog:
     """The log of the metrics of a data folder."""
-    from tidelog.spark.files import Files
     from tidelog.spark.tables.store import Store
 
-    files = Files(spark, f"{place.data}/metrics")
     store = Store.of(spark, place.tables).below(batch_metrics.TABLE)
-    return MetricsLog(files, files.root, MetricsTable(store.uri, store.options))
+    waiting = MetricsFiles(Store.of(spark, f"{place.data}/metrics"))
+    return MetricsLog(waiting, MetricsTable(store.uri, store.options))
 
 
 class SparkDied(RuntimeError):

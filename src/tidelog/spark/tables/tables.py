@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltalake.transaction import AddAction
@@ -35,6 +36,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 _TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A write that puts rows aside."""
+
+    written: int | None
+    """The number of rows in the table; None for a batch that the table had already."""
+    rows: DataFrame | None
+    """The rows that were put aside; None if there are none."""
 
 
 class Tables:
@@ -72,9 +83,10 @@ class Tables:
         keys: Sequence[str] = (),
         checkpoint: str = "",
         offsets: str = "",
-    ) -> None:
+    ) -> int | None:
         """Write the rows as this batch of this writer, unless the table has the batch.
 
+        Returns the number of rows, or None for a batch that the table has already.
         With `keys` the rows replace the rows of the same keys; a batch has at most one row for each key.
         `checkpoint`, the id of the streaming query, and `offsets`, the range that the batch was planned with,
         are recorded, and a batch with others is refused: TableError. Fenced means that another driver has
@@ -85,14 +97,15 @@ class Tables:
         with self.store.errors():
             snapshot = self._declared(target, Shape(rows.schema, tuple(partition_by), tuple(keys)))
             if snapshot.has(name):
-                return
+                return None
         if keys:
             changed = in_utc(rows.toArrow())
             with self.store.errors():
                 keyed.merge(target, snapshot, name, changed, tuple(keys))
-            return
+            return int(changed.num_rows)
         files = write_files(rows, Target(self.store.below(table), tuple(partition_by)))
         self._commit(target, snapshot, name, files)
+        return sum(file.rows for file in files)
 
     @contextmanager
     def write_aside(
@@ -106,8 +119,8 @@ class Tables:
         aside: str,
         checkpoint: str = "",
         offsets: str = "",
-    ) -> Iterator[DataFrame | None]:
-        """Write the rows whose `aside`, a struct, is null, and yield the structs of the others, or None.
+    ) -> Iterator[Aside]:
+        """Write the rows whose `aside`, a struct, is null, and yield the structs of the others.
 
         The yielded rows have the fields of the struct and the columns of `partition_by`. The table's files do
         not have the struct. The rows are computed once for both: the others wait in files, which are deleted
@@ -122,15 +135,16 @@ class Tables:
             replayed = snapshot.has(name)
         others = rows.where(F.col(aside).isNotNull()).select(f"{aside}.*", *partition_by)
         if replayed:
-            # A count computes all rows, so that a caller who observes them gets the whole counts.
-            yield others if others.count() else None
+            yield Aside(None, None if others.isEmpty() else others)
             return
         place = self.store.below(table)
         files = write_files(rows, Target(place, tuple(partition_by), aside))
         waiting = [file for file in files if file.aside]
-        self._commit(target, snapshot, name, [file for file in files if not file.aside])
+        good = [file for file in files if not file.aside]
+        self._commit(target, snapshot, name, good)
         try:
-            yield self._waiting(place, waiting, others.schema) if waiting else None
+            found = self._waiting(place, waiting, others.schema) if waiting else None
+            yield Aside(sum(file.rows for file in good), found)
         finally:
             self._delete(place, waiting)
 
