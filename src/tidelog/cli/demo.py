@@ -32,7 +32,7 @@ TURN_SECONDS = 0.05
 PARTITIONS = 4
 SHORT_RUN = {
     "spark.ui.enabled": "false",
-    # The optimising compiler takes a third of the CPU of a short run and hardly has code to optimise.
+    # The optimising compiler takes a quarter of the CPU of a short run and hardly has code to optimise.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # They only remove old state: the five pipelines report nothing in a micro-batch without records.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
