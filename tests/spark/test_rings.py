@@ -9,9 +9,10 @@ from itertools import product
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.scale import scale
 from tidelog.spark.pipelines import rings as module
 from tidelog.spark.pipelines.alerts import Finding, ring_name
 from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS
@@ -47,18 +48,20 @@ def at_once(edges: Sequence[Edge], longest: int = 5, within: int = WITHIN) -> li
 def recomputed(edges: Sequence[Edge], longest: int, within: int) -> list[tuple[str, int]]:
     """Every circle of users, with every choice of invitations, over the whole log."""
     times: dict[tuple[str, str], list[int]] = {}
+    invitees: dict[str, set[str]] = {}
     for inviter, invitee, ts in edges:
         times.setdefault((inviter, invitee), []).append(ts)
+        invitees.setdefault(inviter, set()).add(invitee)
 
     def circles(path: list[str]) -> Iterator[list[str]]:
-        for one, other in times:
-            if one == path[-1] and other == path[0] and len(path) > 1:
+        for other in invitees.get(path[-1], ()):
+            if other == path[0] and len(path) > 1:
                 yield path
-            elif one == path[-1] and other > path[0] and len(path) < longest and other not in path:
+            elif other > path[0] and len(path) < longest and other not in path:
                 yield from circles([*path, other])
 
     found = set()
-    for first in {inviter for inviter, _ in times}:
+    for first in invitees:
         for members in circles([first]):
             pairs = zip(members, [*members[1:], members[0]], strict=True)
             for choice in product(*(times[pair] for pair in pairs)):
@@ -108,7 +111,7 @@ def test_a_ring_is_found_once_for_a_day_also_when_its_first_invitations_are_old(
 
 
 def test_a_crowd_that_invites_everybody_is_no_endless_search() -> None:
-    crowd = [f"u{n}" for n in range(40)]
+    crowd = [f"u{n}" for n in range(20)]
     everybody = [f"{one}>{other}" for one in crowd for other in crowd if one != other]
     edges = invitations(*everybody, apart=1)
     found = at_once(edges, longest=8)
@@ -122,6 +125,7 @@ edges = st.lists(
 )
 
 
+@settings(max_examples=scale(50, 1_000))
 @given(edges, st.integers(2, 5), st.integers(1, 14), st.randoms(use_true_random=False))
 def test_small_batches_with_replays_find_what_a_look_at_the_whole_log_finds(
     pairs: list[tuple[str, str, int]], longest: int, hours: int, chance: random.Random
@@ -145,11 +149,12 @@ def test_small_batches_with_replays_find_what_a_look_at_the_whole_log_finds(
     assert named(found) == wanted
 
 
+@settings(max_examples=scale(5, 200))
 @given(st.randoms(use_true_random=False))
 def test_invitations_that_are_forgotten_are_not_needed(chance: random.Random) -> None:
-    """Ten days in order, up to two hours late: the search keeps little and finds all."""
+    """Five days in order, up to two hours late: the search keeps little and finds all."""
     users = [f"u{n}" for n in range(25)]
-    log = [(*chance.sample(users, 2), TODAY + n * HOUR_MS + chance.randrange(HOUR_MS)) for n in range(240)]
+    log = [(*chance.sample(users, 2), TODAY + n * HOUR_MS + chance.randrange(HOUR_MS)) for n in range(120)]
     arrivals = sorted(log, key=lambda edge: edge[2] + chance.randrange(2 * HOUR_MS))
     search, found, newest = RingSearch(3, 6 * HOUR_MS), [], 0
     while arrivals:
@@ -173,3 +178,14 @@ def test_names_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch
     assert named(at_once(edges, 3)), "a>b>c is found"
     assert not {edge for edge in named(at_once(edges, 3)) if edge not in recomputed(edges, 3, WITHIN)}
     assert not hidden
+
+
+def test_many_small_batches_are_kept_in_few_parts_of_less_than_a_hundred_bytes_an_invitation() -> None:
+    search, count, size = RingSearch(5, WITHIN), 300, 50
+    for number in range(count):
+        at = TODAY + number * MINUTE
+        search.add(table((f"user-{at + n}", f"invitee-{at + n}", at) for n in range(size)), TODAY)
+    assert len(search) == count * size
+    assert len(search._parts) <= 10, "a step looks into each part"
+    arrays = sum(part.inviter.nbytes + part.invitee.nbytes + part.ts.nbytes for part in search._parts)
+    assert (arrays + sum(part.names.nbytes for part in search._parts)) / len(search) < 100
