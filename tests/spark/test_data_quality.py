@@ -12,7 +12,8 @@ from tests.spark.collected import START, example
 from tidelog.spark.pipelines import collect
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Source, Table
 from tidelog.spark.pipelines.expectations import Range
-from tidelog.spark.pipelines.runner import Options, start
+from tidelog.spark.pipelines.run_options import Options
+from tidelog.spark.pipelines.runner import start
 from tidelog.testing.pipelines import PipelineTest
 
 CREDITS = collect.CREDITS

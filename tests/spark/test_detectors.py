@@ -378,7 +378,8 @@ def test_pipelines_find_every_kind_of_cheater_across_a_restart_and_a_replay(
     """
     from tidelog import Producer
     from tidelog.spark.pipelines.generator_writer import Writer
-    from tidelog.spark.pipelines.runner import Options, start
+    from tidelog.spark.pipelines.run_options import Options
+    from tidelog.spark.pipelines.runner import start
     from tidelog.spark.tables import Tables
 
     seed = random.randrange(1 << 32)

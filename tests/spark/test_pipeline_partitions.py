@@ -12,10 +12,10 @@ import pytest
 from tests.spark.hands import Hands
 from tidelog.config import ConfigError
 from tidelog.spark.files import Files
-from tidelog.spark.pipelines import runner, state_partitions
+from tidelog.spark.pipelines import run_session, runner, state_partitions
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, Source, Table, Topic
 from tidelog.spark.pipelines.repartition import repartition
-from tidelog.spark.pipelines.runner import Options
+from tidelog.spark.pipelines.run_options import Options
 from tidelog.spark.pipelines.state import AlreadyRunning, StateFolder
 from tidelog.spark.pipelines.state_partitions import (
     DEFAULT,
@@ -67,7 +67,7 @@ def test_the_number_of_a_new_session_does_not_depend_on_the_master(
         (Options(master=master, spark_conf={SHUFFLE_PARTITIONS: "6"}), 6),
     ):
         with pytest.raises(Stop):
-            runner.new_session(options)
+            run_session.new_session(options)
         assert seen[SHUFFLE_PARTITIONS] == str(expected)
 
 
@@ -99,7 +99,7 @@ def test_results_are_the_same_with_another_number_of_state_partitions(
     data, topic = str(tmp_path / "data"), hands.topic(2)
     spark = session_with(spark, 2)
     for name in (STORE, CHANGELOG):
-        spark.conf.set(name, runner.SESSION[name])
+        spark.conf.set(name, run_session.SESSION[name])
     mine, before = words(topic), spark.conf.get(SHUFFLE_PARTITIONS)
     checkpoint = f"{data}/checkpoints/words/seen"
 

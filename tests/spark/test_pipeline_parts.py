@@ -17,20 +17,14 @@ from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.config import ConfigError
 from tidelog.spark.offsets import lag
-from tidelog.spark.pipelines import reasons, runner, state
+from tidelog.spark.pipelines import reasons, run_session, runner, state
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Setting, SettingValue, Source, Table
 from tidelog.spark.pipelines.progress import FlowProgress, line, offsets, together
 from tidelog.spark.pipelines.reasons import FlowFailed
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows, find, find_all
-from tidelog.spark.pipelines.runner import (
-    Options,
-    Running,
-    RunningPipeline,
-    SparkDied,
-    patient,
-    spark_alive,
-    trigger_arguments,
-)
+from tidelog.spark.pipelines.run_options import Options, trigger_arguments
+from tidelog.spark.pipelines.run_session import SparkDied, patient, spark_alive
+from tidelog.spark.pipelines.runner import Running, RunningPipeline
 from tidelog.spark.pipelines.settings import read_settings, resolve
 from tidelog.spark.pipelines.state import AlreadyRunning, FlowStatus, StateFolder, this_process
 
@@ -331,7 +325,7 @@ def test_a_task_on_this_machine_is_tried_again_as_on_a_cluster(master: str, used
 def test_a_java_process_that_outlived_its_driver_is_not_forgotten_by_the_first_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "OLD_JVM_SECONDS", 0.0)
+    monkeypatch.setattr(run_session, "OLD_JVM_SECONDS", 0.0)
     for function in ("check_spark", "prepare_topics", "new_session"):  # nothing of it would run
         monkeypatch.setattr(runner, function, lambda *_, **__: None)
     flow = Flow("all", Source(("topic",)), (Table("words"),))

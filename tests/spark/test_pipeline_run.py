@@ -28,7 +28,8 @@ from tidelog.spark.pipelines.declare import (
 )
 from tidelog.spark.pipelines.lease import Holder
 from tidelog.spark.pipelines.reasons import FlowFailed
-from tidelog.spark.pipelines.runner import Options, Running
+from tidelog.spark.pipelines.run_options import Options
+from tidelog.spark.pipelines.runner import Running
 from tidelog.spark.pipelines.state import AlreadyRunning, LeaseLost, StateFolder
 from tidelog.spark.pipelines.topics import MissingTopics
 from tidelog.spark.tables import Tables

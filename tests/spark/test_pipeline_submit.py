@@ -17,7 +17,7 @@ from tidelog.cli import pipeline_submit
 from tidelog.cli.main import main
 from tidelog.config import ConfigError
 from tidelog.spark.pipelines.report_readers import LocalReader
-from tidelog.spark.pipelines.runner import Options, check_deploy_mode
+from tidelog.spark.pipelines.run_options import Options, check_deploy_mode
 from tidelog.spark.pipelines.state_partitions import in_offset_log
 from tidelog.testing import Broker
 

@@ -18,6 +18,7 @@ from tests.tables.old_tables import STRING, OldFolder, balances, credits
 from tidelog.cli.main import main
 from tidelog.spark.pipelines import runner
 from tidelog.spark.pipelines.migrate import migrate, refuse_old_tables
+from tidelog.spark.pipelines.run_options import Options
 from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import Fenced, ForeignCheckpoint, TableError
 from tidelog.spark.tables.identity import Batch
@@ -156,7 +157,7 @@ def test_an_old_folder_is_refused_with_the_command_that_helps(
 ) -> None:
     monkeypatch.setattr(runner, "check_spark", lambda: None)
     with pytest.raises(TableError, match=f"tidelog pipeline migrate --data {data}"):
-        runner.start(["collect"], runner.Options(data=f"{data}/"))
+        runner.start(["collect"], Options(data=f"{data}/"))
     store = Store.of(None, data / "tables")
     with pytest.raises(TableError, match=f"tidelog pipeline migrate --data {data}"):
         refuse_old_tables(store, str(data))

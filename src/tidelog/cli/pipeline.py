@@ -24,7 +24,8 @@ from tidelog.cli.pipeline_submit import submit
 
 if TYPE_CHECKING:
     from tidelog.spark.pipelines.declare import Pipeline
-    from tidelog.spark.pipelines.runner import Options, Outcome, Running
+    from tidelog.spark.pipelines.run_options import Options
+    from tidelog.spark.pipelines.runner import Outcome, Running
     from tidelog.spark.pipelines.state import FlowStatus, PipelineStatus, StateFolder
 
 SETTINGS_NOTE = "Set one with `--set NAME=VALUE`, or in a file with `--config FILE`."
@@ -136,7 +137,7 @@ def run(
     ./mine.py, package.module.
     """
     with pipeline_failing():
-        from tidelog.spark.pipelines.runner import Options
+        from tidelog.spark.pipelines.run_options import Options
         from tidelog.spark.pipelines.settings import read_settings
         from tidelog.spark.pipelines.state_partitions import SETTING
 
@@ -524,7 +525,7 @@ def repartition(
     """Change the number of state partitions of stopped pipelines. Their results stay the same."""
     with pipeline_failing():
         from tidelog.spark.pipelines.repartition import repartition
-        from tidelog.spark.pipelines.runner import Options
+        from tidelog.spark.pipelines.run_options import Options
         from tidelog.spark.pipelines.settings import read_settings
 
         settings = {**(read_settings(config) if config else {}), **pairs(set, "--set")}

@@ -128,7 +128,8 @@ def backfill(
         from tidelog.spark.pipelines.backfill import Backfill, Days
         from tidelog.spark.pipelines.query import Place
         from tidelog.spark.pipelines.registry import find
-        from tidelog.spark.pipelines.runner import Options, check_spark, new_session
+        from tidelog.spark.pipelines.run_options import Options
+        from tidelog.spark.pipelines.run_session import check_spark, new_session
         from tidelog.spark.pipelines.settings import read_settings, resolve
 
         name, _, flow_name = flow.rpartition("/")

@@ -11,14 +11,9 @@ from tidelog.spark.pipelines import state_partitions
 from tidelog.spark.pipelines.declare import Pipeline
 from tidelog.spark.pipelines.query import Place
 from tidelog.spark.pipelines.registry import find_all
-from tidelog.spark.pipelines.runner import (
-    Options,
-    check_spark,
-    new_session,
-    state_folder,
-    wait_for_old_jvm,
-    wanted_partitions,
-)
+from tidelog.spark.pipelines.run_options import Options, wanted_partitions
+from tidelog.spark.pipelines.run_session import check_spark, new_session, wait_for_old_jvm
+from tidelog.spark.pipelines.runner import state_folder
 from tidelog.spark.pipelines.settings import resolve
 from tidelog.spark.pipelines.state_partitions import SETTING, Repartitioned
 

@@ -6,14 +6,12 @@ whose `turn()` the caller calls repeatedly. A stop lets running micro-batches en
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.config import ConfigError
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.files import Files
 from tidelog.spark.pipelines import batch_metrics, state
@@ -22,9 +20,24 @@ from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValu
 from tidelog.spark.pipelines.metrics_endpoint import FlowMetrics, MetricsEndpoint
 from tidelog.spark.pipelines.migrate import refuse_old_tables
 from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
-from tidelog.spark.pipelines.quiet import spark_writes_to
 from tidelog.spark.pipelines.reasons import FlowFailed, flow_failed
 from tidelog.spark.pipelines.registry import check_flows, find_all
+from tidelog.spark.pipelines.run_options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_DATA,
+    DEFAULT_TRIGGER,
+    Options,
+    check_deploy_mode,
+    trigger_arguments,
+    wanted_partitions,
+)
+from tidelog.spark.pipelines.run_session import (
+    SparkDied,
+    check_spark,
+    new_session,
+    spark_alive,
+    wait_for_old_jvm,
+)
 from tidelog.spark.pipelines.settings import resolve
 from tidelog.spark.pipelines.state import (
     Claim,
@@ -35,101 +48,25 @@ from tidelog.spark.pipelines.state import (
     check_same_place,
     store_of,
 )
-from tidelog.spark.pipelines.state_partitions import DEFAULT as DEFAULT_PARTITIONS
 from tidelog.spark.pipelines.state_partitions import (
     SETTING,
-    SHUFFLE_PARTITIONS,
-    asked_for,
     in_checkpoint,
     session_with,
     warn_of_other,
 )
 from tidelog.spark.pipelines.topics import prepare_topics
-from tidelog.spark.session import submitted
 from tidelog.spark.tables.maintenance import Maintenance, MaintenanceSettings, from_settings
 from tidelog.spark.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-DEFAULT_DATA = "./tidelog-pipeline"
-DEFAULT_TRIGGER = "10 seconds"
-MAX_OFFSETS_PER_TRIGGER = 1_000_000
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 0.5
 """Between two looks at the progress of all queries: Spark sends a page of JSON for each of them."""
 STATUS_SECONDS = 1.0
-STOP_SECONDS = 60.0
-OLD_JVM_SECONDS = 30.0
 SOURCE_SECONDS = 120.0
 START_ATTEMPTS = 5
-TASK_ATTEMPTS = 4  # Spark's default on a cluster
-
-SESSION: dict[str, str] = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    # State on disk with incremental checkpoints: it may outgrow memory.
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Every query starts its own Python process. On a busy machine that takes longer than 15 seconds.
-    "spark.python.authenticate.socketTimeout": "120s",
-    # A stop waits for work that cannot be interrupted, but not for ever.
-    "spark.sql.streaming.stopTimeout": "20000",
-    # The options of source and sink contain the clients' credentials.
-    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key",
-    # Only the last micro-batch of the history is needed.
-    "spark.sql.streaming.numRecentProgressUpdates": "5",
-}
-
-_PROCESSING_TIME = re.compile(
-    r"^\d+(\.\d+)? ?(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|days?)$", re.IGNORECASE
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a run, for all of its pipelines."""
-
-    bootstrap: str = DEFAULT_BOOTSTRAP
-    data: str = DEFAULT_DATA
-    master: str | None = None
-    trigger: str = DEFAULT_TRIGGER
-    settings: Mapping[str, object] = field(default_factory=dict)
-    """Settings of pipelines, `name` or `pipeline.name`."""
-    client: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the clients with Kafka's names, including security."""
-    spark_conf: Mapping[str, str] = field(default_factory=dict)
-    create_topics: bool = False
-    """Create missing topics of sources, too."""
-    max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER
-    stop_seconds: float = STOP_SECONDS
-    """How long a stop waits for running micro-batches."""
-    state_partitions: int | None = None
-    """State partitions of new checkpoints; None takes the setting `state_partitions`, the session's or 4."""
-    metrics_port: int | None = None
-    """The port of Prometheus metrics; 0 takes a free one, None serves none."""
-    metrics_host: str = "127.0.0.1"
-    spark_log: bool = False
-    """Spark's log goes to `spark.log` in the status folder, not to this program's outputs."""
-
-
-def trigger_arguments(text: str) -> dict[str, str | bool]:
-    """The arguments of Spark's `trigger`."""
-    plain = text.strip().lower()
-    if plain in ("available-now", "availablenow"):
-        return {"availableNow": True}
-    if plain == "once":
-        return {"once": True}
-    if _PROCESSING_TIME.match(plain):
-        # Spark knows the units only by their full names.
-        number, unit = re.findall(r"[\d.]+|[a-z]+", plain)
-        units = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
-        return {"processingTime": f"{number} {units.get(unit, unit)}"}
-    raise ConfigError("trigger", text, 'expected available-now, once, or a time such as "10 seconds"')
-
 
 @dataclass(slots=True)
 class RunningPipeline:
@@ -449,24 +386,6 @@ def metrics_log(spark: SparkSession, place: Place) -> MetricsLog:
     return MetricsLog(waiting, MetricsTable(store.uri, store.options))
 
 
-class SparkDied(RuntimeError):
-    """The JVM of Spark has ended."""
-
-
-@contextmanager
-def spark_alive(data: str) -> Iterator[None]:
-    from py4j.protocol import Py4JNetworkError
-
-    try:
-        yield
-    except (Py4JNetworkError, ConnectionError) as error:
-        log = state.status_folder(data) / "spark.log"
-        raise SparkDied(
-            f"Spark's Java process has ended: killed, or out of memory; see the end of {log}."
-            " Start the pipeline again: it continues where it stopped"
-        ) from error
-
-
 def start(
     names: Iterable[str | Pipeline], options: Options | None = None, *, spark: SparkSession | None = None
 ) -> Running:
@@ -546,72 +465,3 @@ def state_folder(options: Options, spark: SparkSession | None) -> StateFolder:
 
     store = store_of(options.data, options.spark_conf) if spark is None else Store.of(spark, options.data)
     return StateFolder(options.data, store)
-
-
-def wanted_partitions(options: Options) -> int | None:
-    """The number of state partitions that a run asks for; None if it does not care."""
-    settings = dict(options.settings)
-    if options.state_partitions is not None:
-        settings[SETTING] = options.state_partitions
-    return asked_for(settings, {**submitted(), **options.spark_conf})
-
-
-def check_deploy_mode(options: Options) -> None:
-    """Raise ConfigError for a driver that was started here and is to run in the cluster."""
-    name = "spark.submit.deployMode"
-    if options.spark_conf.get(name) == "cluster":
-        raise ConfigError(
-            name,
-            "cluster",
-            "this driver runs here; `tidelog pipeline submit` starts one in the cluster",
-        )
-
-
-def check_spark() -> None:
-    """Raise SparkMissing if Spark cannot run here, before anything is touched."""
-    from tidelog.spark.session import SparkMissing, why_spark_cannot_run
-
-    missing = why_spark_cannot_run()
-    if missing is not None:
-        raise SparkMissing(missing)
-
-
-def patient(master: str) -> str:
-    """A local master that retries failed tasks, as clusters do.
-
-    A local master would end the query with the first failed task. On a busy machine a task fails when a
-    Python process does not start within Spark's constant ten seconds.
-    """
-    cores = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
-    return f"local[{cores[1] or 1},{TASK_ATTEMPTS}]" if cores else master
-
-
-def new_session(options: Options) -> SparkSession:
-    from tidelog.spark.session import session, settings
-
-    partitions = wanted_partitions(options) or DEFAULT_PARTITIONS
-    conf = {**SESSION, **submitted(), **options.spark_conf, SHUFFLE_PARTITIONS: str(partitions)}
-    master = patient(settings(options.master, conf)["spark.master"])
-    log = state.status_folder(options.data) / "spark.log"
-    with spark_writes_to(log) if options.spark_log else nullcontext():
-        spark = session("tidelog pipeline", master, **conf)
-    if "spark.log.level" not in options.spark_conf:
-        spark.sparkContext.setLogLevel("WARN" if options.spark_log else "OFF")
-    return spark
-
-
-def wait_for_old_jvm(before: PipelineStatus | None) -> None:
-    """Wait for the JVM of a killed driver: it lives on for a moment and may still write a micro-batch."""
-    here = state.this_process("")
-    if before is None or before.state in state.ENDED:
-        return
-    if (before.host, before.machine) != (here.host, here.machine):
-        return
-    deadline = time.monotonic() + OLD_JVM_SECONDS
-    while state.process_is_java(before.jvm_pid):
-        if time.monotonic() >= deadline:
-            raise state.AlreadyRunning(
-                f"the Java process {before.jvm_pid} of the last run of {before.pipeline} still runs; "
-                "end it before you start the pipeline again"
-            )
-        time.sleep(TURN_SECONDS)
