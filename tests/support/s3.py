@@ -76,12 +76,15 @@ def main() -> None:
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    one_at_a_time = threading.Lock()
     moto = DomainDispatcherApplication(create_backend_app)
 
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if IGNORING in sys.argv:
             environ.pop("HTTP_IF_NONE_MATCH", None)
-        return moto(environ, start_response)
+        # moto looks for the object and stores it in two steps: of two conditional writes both could succeed.
+        with one_at_a_time:
+            return list(moto(environ, start_response))
 
     server = make_server("127.0.0.1", 0, application, threaded=True)
     print(server.server_port, flush=True)
