@@ -28,13 +28,16 @@ EVENTS = ("SparkListenerTaskEnd", "SparkListenerExecutorAdded", "SparkListenerSt
 class Daemon:
     """A master or a worker; ports are chosen by the system and read from what it logs."""
 
-    def __init__(self, folder: Path, kind: str, host: str, *arguments: str) -> None:
+    def __init__(
+        self, folder: Path, kind: str, host: str, *arguments: str, prefix: tuple[str, ...] = ()
+    ) -> None:
         import pyspark
 
         home = Path(pyspark.__file__).parent
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [
+                *prefix,
                 str(home / "bin" / "spark-class"),
                 f"org.apache.spark.deploy.{kind}",
                 "--host",
@@ -107,6 +110,8 @@ class Cluster:
     master: Daemon = field(init=False)
     address: str = field(init=False)
     page: str = field(init=False)
+    prefix: tuple[str, ...] = ()
+    """The program that starts workers, such as unshare."""
     workers: dict[str, Daemon] = field(default_factory=dict)
     """By their hosts, which are all this machine."""
 
@@ -115,15 +120,15 @@ class Cluster:
         self.address = self.master.says(r"Starting Spark master at (spark://\S+)")
         self.page = self.master.says(r"started at (http://\S+)")
 
-    def _start(self, *arguments: str) -> Daemon:
-        daemon = Daemon(self.folder, *arguments)
+    def _start(self, kind: str, host: str, *arguments: str, prefix: tuple[str, ...] = ()) -> Daemon:
+        daemon = Daemon(self.folder, kind, host, *arguments, prefix=prefix)
         self.stack.callback(daemon.close)
         return daemon
 
     def add_worker(self, host: str) -> None:
         """Start a worker on a host of its own: Spark makes no copy of a slow task on the same host."""
         size = ("--cores", "1", "--memory", "700m")
-        self.workers[host] = self._start("worker.Worker", host, *size, self.address)
+        self.workers[host] = self._start("worker.Worker", host, *size, self.address, prefix=self.prefix)
 
     def state(self) -> dict[str, list[dict[str, object]]]:
         with urllib.request.urlopen(f"{self.page.rstrip('/')}/json/") as answer:
@@ -138,12 +143,12 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    """A master and two workers of one core each."""
+def cluster(folder: Path, prefix: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """A master and two workers of one core each, which the program `prefix` starts."""
     folder.mkdir()
     (folder / "log4j2.properties").write_text(LOGGING)
     with ExitStack() as stack:
-        found = Cluster(folder, stack)
+        found = Cluster(folder, stack, prefix)
         for host in ("127.0.0.2", "127.0.0.3"):
             found.add_worker(host)
         eventually(lambda: len(found.alive()) == 2, "two workers are there", SECONDS, 0.1)

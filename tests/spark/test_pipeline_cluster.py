@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from tidelog.spark.pipelines.report_readers import LocalReader
 from tidelog.testing import Broker
 
 TROUBLED = Path(__file__).with_name("troubled.py")
+PLAIN = Path(__file__).with_name("plain_words.py")
 ATTEMPTS = 3
 SPECULATION = {
     "spark.speculation": "true",
@@ -66,14 +68,14 @@ class Words:
         for partition in (0, 1):
             self.hands.produce("words", [*fresh[partition::2], *known[: count // 4]], partition)
 
-    def run(self, address: str, *, killed: dict[str, object] | None = None, **others: str) -> int:
+    def run(self, address: str, *, killed: dict[str, object] | None = None, pipeline: Path = TROUBLED) -> int:
         """Run to the end of the log; returns the exit code of the tool."""
         command = [
             *(sys.executable, "-m", "tests.spark.killed", json.dumps(killed)),
-            *("pipeline", "run", str(TROUBLED), "--set", f"trouble={self.trouble}", "--master", address),
+            *("pipeline", "run", str(pipeline), "--set", f"trouble={self.trouble}", "--master", address),
             *("--data", str(self.folder / "data"), "--bootstrap-server", self.hands.bootstrap),
             *("--trigger", "available-now", "--max-offsets-per-trigger", "60", "--state-partitions", "2"),
-            *flags({**settings(self.folder), **SPECULATION, **others}),
+            *flags({**settings(self.folder), **SPECULATION}),
         ]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -185,6 +187,25 @@ def replace_killed(story: Words, spark: Cluster, killed: dict[str, object]) -> N
         if worker.process.poll() is not None:
             spark.add_worker(host)
     eventually(lambda: len(spark.alive()) == 2, "two workers are there", SECONDS, 0.1)
+
+
+@pytest.mark.long
+def test_a_folder_that_workers_do_not_share_is_refused(tmp_path: Path, hands: Hands) -> None:
+    """The workers have a disk of their own where the driver has the data."""
+    story, data = Words(tmp_path, hands), tmp_path / "data"
+    data.mkdir()
+    apart = ("unshare", "--user", "--map-root-user", "--mount")
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False).returncode:
+        pytest.skip("this system gives no namespaces to users")
+    script = 'mount -t tmpfs none "$0" && exec "$@"'
+    story.send(40)
+    with cluster(tmp_path / "cluster", (*apart, "sh", "-c", script, str(data))) as spark:
+        for _ in range(ATTEMPTS):
+            assert story.run(spark.address, pipeline=PLAIN) == 1
+            if "This machine is overloaded" not in story.log.read_text()[-300:]:
+                break
+    assert "the hosts do not share this folder" in story.log.read_text()
+    assert "Nothing was committed" in story.log.read_text()
 
 
 @pytest.mark.parametrize(
