@@ -302,3 +302,15 @@ def test_versions_of_transactions_fit_into_the_log(tmp_path: Path) -> None:
     assert all(0 <= version < 1 << 63 for version in found.values())
     assert Transaction(batch_app(WRITER), max(found.values())).version == max(found.values())
     assert delta_log.REWRITE not in found
+
+
+def test_a_deletion_and_another_rewrite_from_one_snapshot_exclude_each_other(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    write(log, batch(0), [1, 2])
+    write(log, batch(1), [3])
+    slow = log.snapshot()
+    assert log.delete(log.snapshot(), "n < 3")
+    assert rows(log) == Counter([3])
+    assert not log.delete(slow, "n < 4"), "it has not seen the other one"
+    assert rows(log) == Counter([3])
+    assert log.last_batch(WRITER) == 1

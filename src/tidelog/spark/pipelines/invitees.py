@@ -9,8 +9,7 @@ before it, so a replay decides the same. Closed spans and old invitations are re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ from tidelog.spark.pipelines.events import INVITES
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -92,9 +90,7 @@ class Invitees:
         before = memory.clock.watermark
         history = gathered(rows, context, before, batch).withColumn("unread", lit(unread)).persist()
         try:
-            context.tables.write(
-                history, HISTORY, writer=context.writer, batch=batch, partition_by=PARTITION_BY
-            )
+            context.tables.write(history, HISTORY, partition_by=PARTITION_BY, **context.written(batch))
             new = history.where(f"kind != '{SPAN}'").toArrow()
         finally:
             history.unpersist()
@@ -236,16 +232,11 @@ def forget(context: Context, before: int, oldest_day: int, now: int) -> None:
 
     Its replay reads none of them. A table whose files change at the same time is left for the next time.
     """
-    opened: Callable[[str], DeltaTable] | None = getattr(context.tables, "delta", None)
-    if opened is None:
-        return
-    from deltalake.exceptions import CommitFailedError
-
     length = context.number("idle_hours") * HOUR_MS
     silent = now // 1_000 - context.number("silent_minutes") * MINUTE_MS
     old = {SPAN: before - 2 * length + 1, EDGE: oldest_day, CLOCK: silent - DAY_MS}
-    with suppress(CommitFailedError):
-        opened(HISTORY).delete(" or ".join(f"(kind = '{kind}' and slot < {at})" for kind, at in old.items()))
+    where = " or ".join(f"(kind = '{kind}' and slot < {at})" for kind, at in old.items())
+    context.tables.delete(HISTORY, where)
 
 
 def idle_alerts(context: Context, before: int, watermark: int, now: int) -> DataFrame:

@@ -248,6 +248,15 @@ class DeltaLog:
             f"attempts, because other writers were faster: {first_line(refusal)}"
         )
 
+    def delete(self, snapshot: Snapshot, where: str) -> bool:
+        """Delete the rows that a predicate of SQL chooses; False if any rewrite was faster."""
+        fence = CommitProperties(app_transactions=[Transaction(REWRITE, snapshot.version)])
+        try:
+            snapshot.table.delete(where, commit_properties=fence)
+        except CommitFailedError:
+            return False
+        return True
+
     def replace(
         self,
         snapshot: Snapshot,

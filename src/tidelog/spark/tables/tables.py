@@ -155,6 +155,15 @@ class Tables:
         found = [TableFile(file.path, file.size, ()) for file in files]
         return frame_of_files(self.spark, place, found, schema)
 
+    def delete(self, table: str, where: str) -> bool:
+        """Delete the rows that a predicate of SQL chooses, without a batch.
+
+        Whole partitions are deleted without reading them. False if another writer has replaced files of the
+        table meanwhile: nothing is deleted then.
+        """
+        with self.store.errors():
+            return self._log(table).delete(self._snapshot(table), where)
+
     def check(self, table: str, *, writer: str, batch: int, checkpoint: str, offsets: str = "") -> None:
         """Raise TableError if `write` would refuse this batch because of its checkpoint or its offsets."""
         if self.exists(table):
