@@ -1,4 +1,7 @@
-"""Two writers of one table on S3: a batch is taken from one of them. Against moto's server."""
+"""Two writers of one table on S3: a batch is taken from one of them. Against moto, or a real store.
+
+`make test-s3` runs the same against versitygw, a gateway to S3 on a local folder.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,17 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.s3 import S3, s3_server
+from tests.support.scale import scale
+from tests.support.versitygw import versitygw
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.store import Store, s3_options
 
-BATCHES = 5
+BATCHES = scale(5, 100)
 
 
-@pytest.fixture
-def s3() -> Iterator[S3]:
-    with s3_server() as server:
+@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.s3)])
+def s3(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S3]:
+    with s3_server() if request.param == "moto" else versitygw(tmp_path) as server:
         yield server
 
 
