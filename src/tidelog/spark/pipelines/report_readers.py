@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,9 +57,7 @@ class LocalReader:
         for batch in self._batches(table, columns):
             grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
             for row in grouped.to_pylist():
-                counts[tuple("" if row[name] is None else str(row[name]) for name in columns)] += row[
-                    "count_all"
-                ]
+                counts[tuple(_shown(row[name]) for name in columns)] += row["count_all"]
         return counts
 
     def top(self, table: str, columns: Sequence[str], by: str, limit: int, where: Row) -> list[Row]:
@@ -85,7 +84,7 @@ class LocalReader:
         asked = [([], "count_all"), *((name, "sum") for name in columns)]
         for batch in self._batches(table, [*by, *columns]):
             for row in pa.Table.from_batches([batch]).group_by(list(by)).aggregate(asked).to_pylist():
-                key = tuple("" if row[name] is None else str(row[name]) for name in by)
+                key = tuple(_shown(row[name]) for name in by)
                 sums = (row["count_all"], *(row[f"{name}_sum"] or 0 for name in columns))
                 before = found.get(key, (0,) * len(sums))
                 found[key] = tuple(one + other for one, other in zip(before, sums, strict=True))
@@ -112,6 +111,13 @@ def _add(counts: Counter[int], found: pa.StructArray) -> None:
         found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True
     ):
         counts[value] += count
+
+
+def _shown(value: object) -> str:
+    """A value as Spark shows it, with times in UTC and nothing for null."""
+    if isinstance(value, datetime):
+        return str(value.replace(tzinfo=None))
+    return "" if value is None else str(value)
 
 
 class SparkReader:
