@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from tests.exactly_once.history import Diary
 from tests.exactly_once.outside import GONE, stable_offsets
 from tests.support.raw import RawConnection
-from tests.support.routing import routed_connection
+from tests.support.routing import coordinators_named, routed_connection
 from tests.support.wait import eventually
 from tidelog.simulation.checks.transaction_history import (
     COMMITTED,
@@ -22,6 +23,7 @@ from tidelog.simulation.checks.transaction_history import (
 )
 
 POLL_SECONDS = 0.05
+LATE_SECONDS = 0.5
 
 
 class Reader:
@@ -161,7 +163,11 @@ class KafkaPythonReader(Reader):
 
 
 class OffsetReader(Reader):
-    """Asks for the stable offsets of groups, again and again."""
+    """Asks for the stable offsets of groups, again and again.
+
+    A broker that hung while another one became the coordinator answers with what it knew, as in Kafka, until
+    it hears the news. After a wait, an answer counts only if all brokers name one coordinator.
+    """
 
     def __init__(
         self, name: str, bootstrap: str, partitions: Sequence[Partition], groups: Sequence[str], diary: Diary
@@ -175,10 +181,16 @@ class OffsetReader(Reader):
         while not self._ends.wait(POLL_SECONDS):
             turn += 1
             self._diary.write(Line(self.name, INVOKE, "offsets?"))
+            group = self._groups[turn % len(self._groups)]
+            begun, is_new = time.monotonic(), connection is None
             try:
                 connection = connection or routed_connection(self.bootstrap, timeout=5)
-                found = stable_offsets(connection, self._groups[turn % len(self._groups)], self.partitions)
+                found = stable_offsets(connection, group, self.partitions)
             except GONE:
+                connection = None
+                continue
+            is_late = is_new or time.monotonic() - begun > LATE_SECONDS
+            if is_late and "," in self.bootstrap and len(coordinators_named(self.bootstrap, group)) > 1:
                 connection = None
                 continue
             self._diary.write(Line(self.name, OK, "offsets?", "", tuple(found)))

@@ -55,10 +55,12 @@ def test_batches_are_written_read_merged_and_replayed_once(spark: SparkSession, 
 
 def test_rows_are_put_aside_and_the_slower_driver_is_refused(spark: SparkSession, s3: S3) -> None:
     tables, slower = Tables(spark, "s3://tables/other"), Tables(spark, "s3://tables/other")
-    rows = spark.createDataFrame([("good", 0), ("bad", 1)], "id string, wrong int")
-    with tables.write_aside(rows, "events", writer="w", batch=0, aside="wrong") as others:
-        assert others is not None
-        assert [row.id for row in others.collect()] == ["bad"]
+    columns = "id string, wrong struct<reason:string>"
+    rows = spark.createDataFrame([("good", None), ("bad", ("why",))], columns)
+    with tables.write_aside(rows, "events", writer="w", batch=0, aside="wrong") as aside:
+        assert aside.written == 1
+        assert aside.rows is not None
+        assert [row.reason for row in aside.rows.collect()] == ["why"]
     assert [row.id for row in tables.read("events").collect()] == ["good"]
     more = rows.drop("wrong")
     commit = slower._commit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tests.support.own_cluster import broker_count
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
@@ -53,6 +53,18 @@ def coordinator_address(bootstrap: str, key: str, key_type: int = GROUP) -> str:
         return None if answer.error_code else f"{answer.host}:{answer.port}"
 
     return eventually(found, f"{key} has a coordinator", ROUTING_SECONDS)
+
+
+def coordinators_named(bootstrap: str, group: str, seconds: float = 1.0) -> set[str]:
+    """The addresses that the brokers which answer in time name as the coordinator of a group."""
+    request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group])
+    named = set()
+    for address in bootstrap.split(","):
+        with suppress(ConnectionClosed, NoAnswer, OSError), RawConnection(address, timeout=seconds) as broker:
+            (found,) = broker.ask(request, FindCoordinatorResponse, 4).coordinators
+            if not found.error_code:
+                named.add(f"{found.host}:{found.port}")
+    return named
 
 
 class RoutedConnection(RawConnection):
