@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog
@@ -60,11 +61,17 @@ def merge(folder: str, rounds: int) -> None:
 
 
 def append(folder: str, name: str, rounds: int) -> None:
+    """Append batches with Delta's own writer, again if a merge has removed files meanwhile."""
     for batch in range(rounds):
         rows = pa.table(
             {"id": [f"{name}/{batch}/{n}" for n in range(3)], "batch": [batch] * 3, "day": ["d"] * 3}
         )
-        write_deltalake(folder, rows, mode="append", partition_by=["day"])
+        while True:
+            try:
+                write_deltalake(folder, rows, mode="append", partition_by=["day"])
+                break
+            except CommitFailedError:  # nothing of it is in the table
+                continue
     print("appended", flush=True)
 
 
