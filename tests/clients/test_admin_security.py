@@ -38,12 +38,13 @@ from tidelog.errors import (
     KafkaError,
     NoReassignmentInProgress,
     ResourceNotFound,
-    SecurityDisabled,
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
 from tidelog.protocol import api
 from tidelog.protocol.wire import uuid_to_text
+from tidelog.security.security_folder import AUTHORIZER
+from tidelog.testing import Broker
 
 Named = Callable[[str], str]
 
@@ -54,9 +55,14 @@ def admin(bootstrap: str) -> Iterator[Admin]:
         yield client
 
 
-@pytest.mark.needs("CreateAcls")
-def test_rules_are_made_found_and_deleted(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    name = new_name("t")
+def test_rules_are_made_found_and_deleted() -> None:
+    """The brokers that the other tests share have no authorizer."""
+    settings = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    with Broker(settings) as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        check_rules(admin, "t")
+
+
+def check_rules(admin: Admin, name: str) -> None:
     read = AclBinding(AclResourceType.TOPIC, name, "User:alice", AclOperation.READ)
     write = AclBinding(
         AclResourceType.TOPIC,
@@ -67,10 +73,7 @@ def test_rules_are_made_found_and_deleted(admin: Admin, bootstrap: str, new_name
         "10.0.0.1",
         PatternType.PREFIXED,
     )
-    try:
-        admin.create_acls([read, write])
-    except SecurityDisabled:
-        pytest.skip("the broker has no authorizer")
+    admin.create_acls([read, write])
     wanted = AclBindingFilter(AclResourceType.TOPIC, name)
     eventually(lambda: set(admin.describe_acls(wanted)) == {read, write}, "both rules are there")
     alice = AclBindingFilter(AclResourceType.TOPIC, name, principal="User:alice")

@@ -178,7 +178,7 @@ def test_a_consumer_of_an_unknown_topic_says_so(caplog: pytest.LogCaptureFixture
     with FakeBroker() as broker:
         broker.unknown_topics = {"typo"}
         settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 10}
-        with Consumer("typo", "there", bootstrap_servers=broker.bootstrap, **settings) as consumer:
+        with Consumer("typo", bootstrap_servers=broker.bootstrap, **settings) as consumer:
             consumer.poll(0)
             eventually(lambda: broker.metadata_topics.count(["typo"]) >= 4, "the topic is asked for again")
             with pytest.raises(

@@ -16,7 +16,8 @@ from tests.kafka.spark_connector import Connector
 from tests.support.certificates import make_certificate
 from tests.support.secured_broker import MECHANISMS, STORES, client_file, secured_broker
 from tests.support.tls_broker import TlsFiles, authority
-from tidelog import Admin, NewTopic, Producer
+from tests.support.topics import topic_of_test
+from tidelog import Producer
 from tidelog.testing import Broker
 
 KINDS = ("kafka3", "kafka4")
@@ -46,10 +47,7 @@ def broker(files: TlsFiles) -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    with Admin(bootstrap_servers=broker.address_of("PLAINTEXT")) as admin:
-        admin.create_topics([NewTopic(name, 1, 1)])
-    return name
+    return topic_of_test(broker.address_of("PLAINTEXT"), request.node.name)
 
 
 def write(folder: Path, settings: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from tests.support.certificates import make_certificate
 from tests.support.sasl_broker import sasl_ssl_broker
 from tests.support.sasl_walks import MECHANISMS, fresh
 from tests.support.tls_broker import TlsFiles, another_authority, authority
-from tidelog import Admin, NewTopic
+from tests.support.topics import topic_of_test
 from tidelog.testing import Broker
 
 PARTITIONS = 2
@@ -59,10 +59,7 @@ def broker(files: TlsFiles) -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    with Admin(bootstrap_servers=broker.address_of("PLAINTEXT")) as admin:
-        admin.create_topics([NewTopic(name, PARTITIONS, 1)])
-    return name
+    return topic_of_test(broker.address_of("PLAINTEXT"), request.node.name, PARTITIONS)
 
 
 def login(files: TlsFiles, mechanism: str, password: str | None = None) -> Security:

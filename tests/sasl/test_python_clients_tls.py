@@ -16,7 +16,7 @@ import kafka
 from tests.support.sasl_broker import sasl_ssl_broker
 from tests.support.sasl_walks import MECHANISMS, fresh
 from tests.support.tls_broker import TlsFiles
-from tidelog import Admin, NewTopic
+from tests.support.topics import topic_of_test
 from tidelog.testing import Broker
 
 VALUES = [b"%d" % number for number in range(100)]
@@ -51,10 +51,7 @@ def broker(files: TlsFiles) -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    with Admin(bootstrap_servers=broker.address_of("PLAINTEXT")) as admin:
-        admin.create_topics([NewTopic(name, 1, 1)])
-    return name
+    return topic_of_test(broker.address_of("PLAINTEXT"), request.node.name)
 
 
 def login(broker: Broker, context: ssl.SSLContext, mechanism: str, tokens: object) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.docs.pages import PROJECT, blocks
-from tidelog.spark.table_source import TableDataSource, TableReader, in_tasks, table_files
+from tidelog.spark.table_source import TableDataSource, TableReader, in_tasks
 from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.live_files import live_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -221,7 +222,7 @@ def test_an_empty_table_has_one_task_without_rows(tmp_path: Path) -> None:
 
 
 def test_small_files_share_a_task_and_large_ones_do_not(root: Path) -> None:
-    files = table_files(DeltaTable(str(root / "partitioned")))
+    files = live_files(DeltaTable(str(root / "partitioned")))
     assert [len(task) for task in in_tasks(files)] == [15]
     assert [len(task) for task in in_tasks([file.__class__(file.path, 2**26, ()) for file in files])] == [
         1

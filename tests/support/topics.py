@@ -10,6 +10,14 @@ from tidelog.clients.admin.results import Results
 from tidelog.clients.admin.topics import CreatedTopic
 
 
+def topic_of_test(bootstrap: str, test: str, partitions: int = 1) -> str:
+    """Create a topic that has the name of a test, as far as a topic can."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in test)
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, partitions, 1)])
+    return name
+
+
 def topic_configs(admin: Admin, topic: str) -> dict[str, str | None]:
     """The settings in force for a topic."""
     resource = ConfigResource(ResourceType.TOPIC, topic)

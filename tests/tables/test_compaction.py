@@ -14,8 +14,10 @@ from pyarrow import fs, parquet
 
 from tidelog.config import ConfigError
 from tidelog.spark.tables import compactor as module
-from tidelog.spark.tables.compactor import Compactor, LiveFile, chosen, live_files
+from tidelog.spark.tables import live_files as files_module
+from tidelog.spark.tables.compactor import Compactor, chosen
 from tidelog.spark.tables.delta_log import DeltaLog
+from tidelog.spark.tables.live_files import LiveFile, live_files
 from tidelog.spark.tables.maintenance import Maintenance, MaintenanceSettings, TableMaintenance, from_settings
 from tidelog.spark.tables.store import Store
 
@@ -90,7 +92,7 @@ def test_files_are_cut_at_the_target_and_memory_at_the_row_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GROUP_BYTES", 4096)
-    monkeypatch.setattr(module, "BATCH_ROWS", 50)
+    monkeypatch.setattr(files_module, "BATCH_ROWS", 50)
     for batch in range(12):
         append(tmp_path / "t", batch, rows=200)
     size = max(Path(file).stat().st_size for file in files(tmp_path / "t"))
@@ -325,5 +327,5 @@ def test_settings_by_name() -> None:
 
 def test_a_live_file_has_the_values_of_the_log(tmp_path: Path) -> None:
     append(tmp_path / "t", 0, None)
-    [file] = live_files(DeltaLog(str(tmp_path / "t")).snapshot())
+    [file] = live_files(DeltaLog(str(tmp_path / "t")).snapshot().table)
     assert file.values == (("day", None),)

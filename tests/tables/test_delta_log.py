@@ -15,9 +15,10 @@ from deltalake.schema import PrimitiveType
 
 from tests.tables.delta_files import EVENTS, add, new_log, remove, rows, write
 from tidelog.spark.tables import delta_log
-from tidelog.spark.tables.delta_log import DeltaLog, active_files
+from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import Fenced, ForeignCheckpoint, TableError
 from tidelog.spark.tables.identity import Batch, batch_app, this_driver
+from tidelog.spark.tables.live_files import live_paths
 
 WRITER = "collect/credits"
 
@@ -174,7 +175,7 @@ def test_a_compaction_beside_another_one_is_refused(tmp_path: Path) -> None:
     assert log.replace(one, [add(log, [1, 2], data_change=False)], gone)
     assert not log.replace(two, [add(log, [1, 2], data_change=False)], gone)
     assert rows(log) == Counter([1, 2])
-    assert len(active_files(log.snapshot().table)) == 1
+    assert len(live_paths(log.snapshot().table)) == 1
     assert log.last_batch(WRITER) == 0
 
 

@@ -21,7 +21,7 @@ from deltalake.table import TableAlterer, TableMerger
 from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
 from tidelog.spark.tables import Fenced, ForeignCheckpoint, TableError, Tables, task_files
-from tidelog.spark.tables.delta_log import active_files
+from tidelog.spark.tables.live_files import live_paths
 from tidelog.spark.tables.store import Store
 
 DAYS = (date(2026, 11, 14), date(2026, 11, 15))
@@ -344,7 +344,7 @@ def test_the_files_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op
     assert sorted(rows.column("n").to_pylist()) == list(range(count))
     assert all(row["n"] % 7 == row["part"] for row in rows.to_pylist())
     assert rows.column("at")[0].as_py() == moment
-    files = active_files(table)
+    files = live_paths(table)
     assert len({path.split("/")[0] for path in files}) == 7
     groups = sum(pq.read_metadata(tmp_path / "events" / path).num_row_groups for path in files)
     assert (len(files) == 7) == (open_files == 7)

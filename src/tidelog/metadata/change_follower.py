@@ -1,4 +1,4 @@
-"""ChangeFollower: reads what changed in the tree, whoever changed it, one read at a time.
+"""ChangeFollower: reads the changes that other brokers and tools make in the tree, one read at a time.
 
 A change leaves a notification below a node that brokers watch. A lost session may have missed some, because
 they are deleted after a while: then everything is read again.

@@ -29,8 +29,9 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark.filter_push import FilterPush
 from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.live_files import LiveFile, live_files
 from tidelog.spark.tables.store import S3_SCHEMES, Store, s3_options
-from tidelog.spark.tables.task_reads import TableFile, in_tasks, read_files, table_files
+from tidelog.spark.tables.task_reads import in_tasks, read_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +51,7 @@ _OPERATORS: dict[type[Filter], str] = {
 class FilesPartition(InputPartition):
     """The task that reads some files."""
 
-    def __init__(self, files: tuple[TableFile, ...]) -> None:
+    def __init__(self, files: tuple[LiveFile, ...]) -> None:
         super().__init__(None)
         self.files = files
 
@@ -119,7 +120,7 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         table = opened(self.store, self.version, None)
-        files = table_files(table)
+        files = live_files(table)
         if self._filters:
             chosen = table.file_uris(file_pruning_predicate=list(self._filters))
             names = {uri.rpartition("/")[2] for uri in chosen}

@@ -1,7 +1,7 @@
 """The APIs that this broker answers, one module per family.
 
-The docstring of each module describes its APIs, and its last lines list them in `APIS`; those of modules that
-are loaded late are listed in `security_apis`. The table of served versions comes from these lists alone.
+The docstring of a module describes its APIs, and `APIS` at its end lists them. `security_apis` lists the APIs
+of modules that are loaded late. The table of served versions comes from these lists alone.
 """
 
 from __future__ import annotations

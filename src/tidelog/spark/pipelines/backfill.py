@@ -35,9 +35,10 @@ from tidelog.spark.pipelines.query import FORMAT, ISOLATION_LEVEL, Place, source
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows
 from tidelog.spark.pipelines.running_batch import checkpointed
 from tidelog.spark.tables import Tables
-from tidelog.spark.tables.delta_log import DeltaLog, Snapshot, active_files
+from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
+from tidelog.spark.tables.live_files import live_paths
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, check_visible, write_files
 
@@ -167,7 +168,7 @@ class Backfill:
 
         def act(table: DeltaTable, properties: CommitProperties) -> None:
             refuse_strangers(Snapshot(log.name, table), began, self.writer)
-            if not {action.path for action in removes} <= set(active_files(table)):
+            if not {action.path for action in removes} <= set(live_paths(table)):
                 raise TableError(
                     f"files of table {log.name} were compacted during the backfill; nothing was replaced: "
                     "run the backfill again"

@@ -1,4 +1,4 @@
-"""Replays quarantined events after a fix: those that are good by now go into their tables, once.
+"""Replays quarantined events after a fix: each event that is good now goes into its table, once.
 
 A replay first writes a plan: the parsed events and their positions, in `<data>/replays/<id>`. Then one commit
 removes these rows from the quarantine, and one commit for each table adds the events. Each commit has the

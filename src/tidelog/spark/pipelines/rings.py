@@ -4,7 +4,7 @@ A ring has two to `longest` different users and one invitation from each to the 
 belongs to the day (UTC) of its first invitation and is found once for this day, by the invitation that
 completes it, in any order of arrival. `RingSearch` keeps the invitations of the window in sorted arrays,
 about 70 bytes each. From each new invitation it walks back through inviters, for all new invitations
-together. So its work grows with the new invitations, and with the logarithm of those that are kept.
+together. So its work grows with the new invitations, and with the logarithm of the kept ones.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class RingSearch:
                 return
 
     def _step(self, every: Sequence[Invitations], walks: _Walks, times: Longs) -> tuple[_Walks, _Walks]:
-        """One inviter further: the walks that go on, and those that came back to their first user."""
+        """Take each walk one inviter further. Returns the walks that go on, and the walks that are rings."""
         found = []
         for part in every:
             which, rows = part.into(walks.users[:, -1])

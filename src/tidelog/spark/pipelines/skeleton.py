@@ -35,7 +35,7 @@ def large_enough(rows, context):
 
 
 def by_day(rows, context):
-    """Totals of a user and a day. In mode `update` a micro-batch gives those that changed."""
+    """The totals of a user and a day. In mode `update` a micro-batch has only the totals that changed."""
     rows = rows.dropDuplicates(["event_id"])  # an event that was sent twice counts once
     day = F.to_date(F.timestamp_millis("ts")).alias("day")
     return rows.groupBy("user_id", day).agg(F.count("*").alias("events"), F.sum("amount").alias("amount"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,15 +64,17 @@ def keys_of(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(json.loads(held)) if held else ()
 
 
-def declared(log: DeltaLog, wanted: Shape) -> Snapshot:
+def declared(log: DeltaLog, wanted: Shape, before_creation: Callable[[], None] = lambda: None) -> Snapshot:
     """A snapshot of the table with all these columns. Creates the table, or adds the columns that it lacks.
 
-    Raises TableError if the table has another key, other folders, or a column of another type.
+    `before_creation` is called before the table is created, and raises if it must not be. Raises TableError
+    if the table has another key, other folders, or a column of another type.
     """
     wanted = Shape(nullable(wanted.schema), wanted.partition_by, wanted.keys)
     _check(log.name, wanted)
     if not log.exists():
         configuration = {KEYS: json.dumps(list(wanted.keys))} if wanted.keys else {}
+        before_creation()
         log.create(delta_schema(log.name, wanted.schema), wanted.partition_by, configuration)
     while True:
         snapshot = log.snapshot()

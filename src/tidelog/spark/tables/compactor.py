@@ -12,14 +12,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
+from tidelog.spark.tables.live_files import LiveFile, live_files, rows_of
 from tidelog.spark.tables.statistics import statistics
 from tidelog.spark.tables.store import Store
 
@@ -32,23 +30,9 @@ ALIKE = 64
 """Files below the target's size divided by this count as equally small, whatever their sizes are."""
 GROUP_BYTES = 64 * 1024 * 1024
 """The size in memory of a row group. A compaction holds one, and one batch that it reads."""
-BATCH_ROWS = 65_536
 COMMIT_ATTEMPTS = 10
 GIVE_UP_SECONDS = 12 * 3600
 """A compaction that is older does not commit: a vacuum may have taken its files for leftovers."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFile:
-    """A file of a snapshot: its path below the table, and its partition values as texts."""
-
-    path: str
-    size: int
-    values: tuple[tuple[str, str | None], ...]
-
-    @property
-    def folder(self) -> str:
-        return self.path.rpartition("/")[0]
 
 
 class Compactor:
@@ -80,7 +64,7 @@ class Compactor:
         if snapshot.version == self._seen:
             return 0
         replaced = 0
-        for files in chosen(live_files(snapshot), self.target_bytes, self.small_files):
+        for files in chosen(live_files(snapshot.table), self.target_bytes, self.small_files):
             if self._stopping():
                 return replaced
             replaced += self._merge(snapshot, files)
@@ -113,29 +97,12 @@ class Compactor:
             system.open_output_stream(path) as stream,
             parquet.ParquetWriter(stream, schema, compression="zstd", metadata_collector=collector) as writer,
         ):
-            for group in _groups(self._batches(files, schema), schema):
+            batches = (batch for file in files for batch in rows_of(self.store, file, schema))
+            for group in _groups(batches, schema):
                 writer.write_table(group)
         size = system.get_file_info(path).size
         now = int(time.time() * 1000)
-        return AddAction(path, size, dict(files[0].values), now, False, statistics(collector[0]))
-
-    def _batches(self, files: Sequence[LiveFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        system = self.store.files()
-        for file in files:
-            with system.open_input_file(file.path) as stream:
-                reader = parquet.ParquetFile(stream, coerce_int96_timestamp_unit="us")
-                stored = [name for name in schema.names if name in reader.schema_arrow.names]
-                for batch in reader.iter_batches(BATCH_ROWS, columns=stored):
-                    columns = [
-                        batch.column(field.name).cast(field.type)
-                        if field.name in stored
-                        else pa.nulls(batch.num_rows, field.type)
-                        for field in schema
-                    ]
-                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        return AddAction(path, size, files[0].partition, now, False, statistics(collector[0]))
 
     def _commit(self, files: Sequence[LiveFile], outputs: Sequence[AddAction], begun: float) -> bool:
         """Replace the files by the outputs; False if another commit has removed one of them.
@@ -143,10 +110,10 @@ class Compactor:
         The files' rows do not change, so the commit may start from any snapshot that still has all of them.
         """
         now = int(time.time() * 1000)
-        removes = [RemoveAction(file.path, False, now, file.size, dict(file.values)) for file in files]
+        removes = [RemoveAction(file.path, False, now, file.size, file.partition) for file in files]
         for _ in range(COMMIT_ATTEMPTS):
             snapshot = self._log.snapshot()
-            present = {file.path for file in live_files(snapshot)}
+            present = {file.path for file in live_files(snapshot.table)}
             if outputs and all(output.path in present for output in outputs):
                 return True  # the store had taken the commit, and its answer was lost
             if not present.issuperset(file.path for file in files) or time.time() - begun > GIVE_UP_SECONDS:
@@ -157,25 +124,12 @@ class Compactor:
 
     def _discard(self, outputs: Sequence[AddAction]) -> None:
         """Delete files that no commit names. A vacuum deletes what this cannot."""
-        present = {file.path for file in live_files(self._log.snapshot())}
+        present = {file.path for file in live_files(self._log.snapshot().table)}
         system = self.store.files()
         for output in outputs:
             if output.path not in present:
                 with suppress(OSError):
                     system.delete_file(output.path)
-
-
-def live_files(snapshot: Snapshot) -> list[LiveFile]:
-    """The files of a snapshot, from its log alone."""
-    import pyarrow as pa
-
-    actions = pa.table(snapshot.table.get_add_actions(flatten=True))
-    names = snapshot.partition_by
-    values = [[partition_text(value) for value in actions[f"partition.{name}"].to_pylist()] for name in names]
-    # The log has paths as parts of URIs, and writes those of new actions in that form.
-    paths = [unquote(path) for path in actions["path"].to_pylist()]
-    rows = zip(paths, actions["size_bytes"].to_pylist(), *values, strict=True)
-    return [LiveFile(path, size, tuple(zip(names, found, strict=True))) for path, size, *found in rows]
 
 
 def chosen(files: Sequence[LiveFile], target_bytes: int, small_files: int) -> Iterator[list[LiveFile]]:
@@ -184,7 +138,7 @@ def chosen(files: Sequence[LiveFile], target_bytes: int, small_files: int) -> It
     Files are merged with others of about their size, so that a large file is not written again for each few
     small ones.
     """
-    days: dict[tuple[tuple[str, str | None], ...], list[LiveFile]] = {}
+    days: dict[tuple[tuple[str, object], ...], list[LiveFile]] = {}
     for file in files:
         if file.size < target_bytes // 2:
             days.setdefault(file.values, []).append(file)
@@ -202,18 +156,6 @@ def chosen(files: Sequence[LiveFile], target_bytes: int, small_files: int) -> It
             yield group
         elif len(day) > 4 * small_files:
             yield day
-
-
-def partition_text(value: object) -> str | None:
-    """A partition value as Delta's log has it."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        zoned = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-        return zoned.isoformat(" ", "microseconds")
-    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _stored_schema(snapshot: Snapshot) -> pa.Schema:

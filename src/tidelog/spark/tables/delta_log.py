@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -31,6 +30,7 @@ from tidelog.spark.tables.identity import (
     offsets_app,
     this_driver,
 )
+from tidelog.spark.tables.live_files import live_paths
 
 COMMIT_ATTEMPTS = 30
 """Refusals because of other writers, after which a driver gives up. Each one is another writer's success."""
@@ -319,13 +319,7 @@ def _check_present(name: str, table: DeltaTable, removes: Sequence[RemoveAction]
     """Delta removes a file that is gone without a word: its rows would be in the table twice."""
     if not removes:
         return
-    present = set(active_files(table))
+    present = set(live_paths(table))
     gone = [action.path for action in removes if action.path not in present]
     if gone:
         raise TableError(f"another writer has replaced {gone[0]}, which was a file of table {name}")
-
-
-def active_files(table: DeltaTable) -> list[str]:
-    """The paths of the table's files, relative to its folder."""
-    paths = table.get_add_actions().column("path")
-    return [unquote(str(path)) for path in paths.to_pylist()]  # the log has them as parts of URIs

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tidelog.spark.tables.columns import Shape
-from tidelog.spark.tables.delta_log import Snapshot, active_files
+from tidelog.spark.tables.delta_log import Snapshot
+from tidelog.spark.tables.live_files import live_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ def frame(spark: SparkSession, shape: Shape, place: str, snapshot: Snapshot) -> 
     Spark prunes columns, filters by partition before it reads, and pushes other filters down. A column that
     a file lacks is null.
     """
-    paths = active_files(snapshot.table)
+    paths = live_paths(snapshot.table)
     plain = [path for path in paths if not _NOT_ASCII.search(path)]
     # The base path lets Spark take the partition columns from the folders below it.
     reader = spark.read.schema(shape.schema).option("basePath", place)

@@ -24,9 +24,10 @@ from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.frames import frame
 from tidelog.spark.tables.identity import Batch
+from tidelog.spark.tables.live_files import LiveFile, live_files
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, WrittenFile, check_visible, in_utc, write_files
-from tidelog.spark.tables.task_reads import TableFile, frame_of_files, spark_reads, table_files
+from tidelog.spark.tables.task_reads import frame_of_files, spark_reads
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -55,7 +56,6 @@ class Tables:
         self.spark = spark
         self.store = Store.of(spark, root)
         self.root = self.store.spark_uri
-        self._checked = False
 
     def names(self) -> list[str]:
         return [name for name in self.store.names() if _TABLE_NAME.fullmatch(name) and self.exists(name)]
@@ -95,7 +95,9 @@ class Tables:
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
         with self.store.errors():
-            snapshot = self._declared(target, Shape(rows.schema, tuple(partition_by), tuple(keys)))
+            snapshot = declared(
+                target, Shape(rows.schema, tuple(partition_by), tuple(keys)), self.store.check_commits
+            )
             if snapshot.has(name):
                 return None
         if keys:
@@ -131,7 +133,9 @@ class Tables:
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
         with self.store.errors():
-            snapshot = self._declared(target, Shape(rows.drop(aside).schema, tuple(partition_by)))
+            snapshot = declared(
+                target, Shape(rows.drop(aside).schema, tuple(partition_by)), self.store.check_commits
+            )
             replayed = snapshot.has(name)
         others = rows.where(F.col(aside).isNotNull()).select(f"{aside}.*", *partition_by)
         if replayed:
@@ -152,7 +156,7 @@ class Tables:
         if spark_reads(self.spark, place):
             paths = (f"{place.spark_uri}/{file.path}" for file in files)
             return self.spark.read.schema(schema).parquet(*paths)
-        found = [TableFile(file.path, file.size, ()) for file in files]
+        found = [LiveFile(file.path, file.size) for file in files]
         return frame_of_files(self.spark, place, found, schema)
 
     def delete(self, table: str, where: str) -> bool:
@@ -193,7 +197,7 @@ class Tables:
             snapshot = self._snapshot(table, commit.version - 1)
         place = self.store.below(table)
         if not spark_reads(self.spark, place):
-            files = table_files(snapshot.table)
+            files = live_files(snapshot.table)
             return frame_of_files(self.spark, place, files, shape_of(snapshot).schema)
         return frame(self.spark, shape_of(snapshot), place.spark_uri, snapshot)
 
@@ -201,13 +205,6 @@ class Tables:
         """Merge the small files of each day that has many; returns the number of replaced files."""
         self._snapshot(table)
         return Compactor(self.store.below(table)).run()
-
-    def _declared(self, target: DeltaLog, shape: Shape) -> Snapshot:
-        """A snapshot with these columns, in a store that refuses one of two writers of a version."""
-        if not self._checked:
-            self.store.check_commits()
-            self._checked = True
-        return declared(target, shape)
 
     def _snapshot(self, table: str, version: int | None = None, timestamp: str | None = None) -> Snapshot:
         with self.store.errors():

@@ -13,7 +13,6 @@ import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.live_files import partition_text
 from tidelog.spark.tables.statistics import statistics
 from tidelog.spark.tables.store import Store
 
@@ -261,19 +261,9 @@ def _counted(values: pa.Table) -> list[tuple[dict[str, str | None], int]]:
     # Several threads would lose the order.
     found = values.group_by(columns, use_threads=False).aggregate([([], "count_all")])
     return [
-        ({name: text_of(row[name]) for name in columns}, int(row["count_all"])) for row in found.to_pylist()
+        ({name: partition_text(row[name]) for name in columns}, int(row["count_all"]))
+        for row in found.to_pylist()
     ]
-
-
-def text_of(value: object) -> str | None:
-    """A value of a partition column as Delta's log has it."""
-    if value is None or value == "":
-        return None  # Delta cannot tell the empty text from null
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, date):
-        return value.isoformat()
-    return str(value)
 
 
 def folder_of(partition: Mapping[str, str | None]) -> str:

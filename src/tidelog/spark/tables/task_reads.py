@@ -6,52 +6,25 @@ So tables on S3 can be read without Hadoop's jars for it, and any table without 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
+from tidelog.spark.tables.live_files import LiveFile, rows_of
 from tidelog.spark.tables.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 TASK_BYTES = 64 * 1024 * 1024
 TASK_FILES = 256
-BATCH_ROWS = 65_536
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a table: its path below the table, and the values of the partition columns."""
-
-    path: str
-    size: int
-    values: tuple[tuple[str, object], ...]
-
-
-def table_files(table: DeltaTable) -> list[TableFile]:
-    """The live files of a snapshot with their partition values."""
-    import pyarrow as pa
-
-    partition_by = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions(flatten=True))
-    values = [actions[f"partition.{name}"].to_pylist() for name in partition_by]
-    return [
-        TableFile(unquote(path), size, tuple(zip(partition_by, of_file, strict=True)))
-        for path, size, *of_file in zip(
-            actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), *values, strict=True
-        )
-    ]
-
-
-def in_tasks(files: Sequence[TableFile]) -> Iterator[tuple[TableFile, ...]]:
+def in_tasks(files: Sequence[LiveFile]) -> Iterator[tuple[LiveFile, ...]]:
     """The files by the task that reads them."""
-    task: list[TableFile] = []
+    task: list[LiveFile] = []
     size = 0
     for file in sorted(files, key=lambda file: file.path):
         if task and (size + file.size > TASK_BYTES or len(task) == TASK_FILES):
@@ -63,36 +36,13 @@ def in_tasks(files: Sequence[TableFile]) -> Iterator[tuple[TableFile, ...]]:
         yield tuple(task)
 
 
-def read_files(store: Store, files: Sequence[TableFile], columns: StructType) -> Iterator[pa.RecordBatch]:
+def read_files(store: Store, files: Sequence[LiveFile], columns: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of the files with these columns, as Spark wants them."""
-    import pyarrow as pa
-    from pyarrow import parquet
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(columns, timezone="UTC")
-    system = store.files()
     for file in files:
-        values = dict(file.values)
-        with system.open_input_file(file.path) as stream:
-            reader = parquet.ParquetFile(stream, coerce_int96_timestamp_unit="us")
-            stored = [name for name in schema.names if name in reader.schema_arrow.names]
-            for batch in reader.iter_batches(BATCH_ROWS, columns=stored):
-                rows = batch.num_rows
-                arrays = [
-                    _constant(values[field.name], field.type, rows)
-                    if field.name in values
-                    else batch.column(field.name).cast(field.type)
-                    if field.name in stored
-                    else pa.nulls(rows, field.type)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _constant(value: object, type: pa.DataType, rows: int) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.repeat(pa.scalar(value, type), rows)
+        yield from rows_of(store, file, schema)
 
 
 def spark_reads(spark: SparkSession, store: Store) -> bool:
@@ -110,7 +60,7 @@ def spark_reads(spark: SparkSession, store: Store) -> bool:
 
 
 def frame_of_files(
-    spark: SparkSession, store: Store, files: Sequence[TableFile], columns: StructType
+    spark: SparkSession, store: Store, files: Sequence[LiveFile], columns: StructType
 ) -> DataFrame:
     """A frame over some files of the table in `store`. Each task reads about 64 MB of them.
 
@@ -125,7 +75,7 @@ def frame_of_files(
 
 def _read_tasks(
     store: Store,
-    tasks: Sequence[Sequence[TableFile]],
+    tasks: Sequence[Sequence[LiveFile]],
     columns: StructType,
     numbers: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
