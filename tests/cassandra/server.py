@@ -18,6 +18,7 @@ from typing import Self
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.wait import eventually
 
 VERSION = "5.0.5"
@@ -90,22 +91,15 @@ def _fetch() -> None:
     (folder / ".complete").touch()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Cassandra:
     """`with` starts one on the loopback address and ends it; killed and started again, it keeps its data."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.port = _free_port()
-        self._storage_port = _free_port()
-        self._jmx_port = _free_port()
+        self.port = free_port()
+        self._storage_port = free_port()
+        self._jmx_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.broker import Broker
+from tests.support.ports import free_port
 from tests.support.wait import eventually
-from tests.support.zookeeper import free_port, zookeeper_server
+from tests.support.zookeeper import zookeeper_server
 from tidelog import Admin, Consumer, NewTopic, Producer
 from tidelog.cli.cluster_status import summed_up
 from tidelog.cli.main import main

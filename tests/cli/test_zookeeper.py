@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.wait import eventually
-from tests.support.zookeeper import free_port, zookeeper_server
+from tests.support.zookeeper import zookeeper_server
 from tidelog.metadata.zookeeper import ZooKeeperTree
 from tidelog.server import zookeeper_process
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.authorization.acl_requests import play
 from tests.authorization.matrix import Matrix, plain_connection, plain_settings
-from tests.kafka.servers import free_port, new_kafka
+from tests.kafka.servers import new_kafka
+from tests.support.ports import free_port
 from tidelog.protocol.json import Json
 
 DATA = Path(__file__).parent.parent / "data"

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.kafka.jars import JAVA, class_path, run_tool
+from tests.support.ports import free_port
 from tests.support.wait import eventually
 from tidelog import Admin
 from tidelog.errors import KafkaError
@@ -34,13 +35,6 @@ log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%p %c: %m%n
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class JavaServer:

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.jars import run_tool
-from tests.kafka.servers import Kafka4, free_port
+from tests.kafka.servers import Kafka4
+from tests.support.ports import free_port
 from tidelog.cli.main import main
 from tidelog.clients.errors import SslAuthenticationException
 from tidelog.clients.producer.blocking import Producer

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.data.key_stores.record import KEY_PASSWORD, PASSWORD
-from tests.kafka.servers import Kafka3, Kafka4, ZooKeeper, free_port
+from tests.kafka.servers import Kafka3, Kafka4, ZooKeeper
+from tests.support.ports import free_port
 from tests.support.wait import eventually
 from tidelog import Admin, Consumer, Producer, TopicPartition
 from tidelog.cli.main import main

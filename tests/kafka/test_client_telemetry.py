@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.faults.client import surprises
 from tests.kafka.jars import run_tool
-from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.ports import free_ports
 from tests.support.wait import eventually
 
 METRICS_TOOL = "org.apache.kafka.tools.ClientMetricsCommand"

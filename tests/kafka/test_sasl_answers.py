@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.servers import Kafka3, ZooKeeper, free_port
+from tests.kafka.servers import Kafka3, ZooKeeper
 from tests.support import sasl_walks, scram_cases
+from tests.support.ports import free_port
 from tests.support.sasl_broker import PLAIN_MODULE, USERS
 from tests.support.sasl_walks import MAX_RECEIVE, REAUTH_MS
 from tidelog import Admin

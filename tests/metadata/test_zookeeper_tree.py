@@ -17,10 +17,11 @@ import pytest
 from tests.kafka.certificates import make_certificates
 from tests.metadata.follower import Follower
 from tests.metadata.trees import run
+from tests.support.ports import free_port
 from tests.support.scale import scale
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wait import eventually_async
-from tests.support.zookeeper import free_port, tls_settings, zookeeper_server
+from tests.support.zookeeper import tls_settings, zookeeper_server
 from tidelog.metadata.async_tree import ConnectionLost, SessionEvent, SessionExpired, ensure_path
 from tidelog.metadata.tree import (
     Create,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from tests.chaos.faulty_cluster import BROKERS, FaultyCluster
 from tests.replication.links import BrokerLinks, LinkState
 from tests.support.loop_thread import LoopThread
+from tests.support.ports import free_ports
 from tests.support.wait import eventually, patience
 from tidelog import Admin
 from tidelog.errors import KafkaError
@@ -37,7 +37,7 @@ class ReplicatedCluster(FaultyCluster):
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(folder, {**REPLICATED, **(settings or {})})
-        self._ports = {broker_id: _free_ports(2) for broker_id in BROKERS}
+        self._ports = {broker_id: free_ports(2) for broker_id in BROKERS}
         self._link_loop = LoopThread()
         self._links = BrokerLinks({id: ports[1] for id, ports in self._ports.items()}, self._pids)
         self._advertised: dict[int, int] = {}
@@ -132,11 +132,3 @@ class ReplicatedCluster(FaultyCluster):
             for partition in topic.partitions
             if set(partition.isr) != set(partition.replicas)
         ]
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -16,8 +16,8 @@ from tests.faults.corpus import golden_payloads, pointed_payloads
 from tests.security.honest import Honest
 from tests.security.test_connections import client_hello
 from tests.security.test_frames import changed
-from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.ports import free_ports
 from tests.support.scale import scale
 from tidelog.security.security_folder import BrokerAddress, FolderOptions, SecurityFolder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.ports import free_ports
 from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.security.exposure import exposures, holds_secrets, is_loopback, known_passwords, open_addresses

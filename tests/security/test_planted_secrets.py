@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.client import BROKER_LOGGER, Client, surprises
-from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.ports import free_ports
 from tidelog import Admin, Consumer, NewTopic, Producer
 from tidelog.config import ConfigError
 from tidelog.errors import KafkaError

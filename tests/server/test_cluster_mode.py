@@ -16,10 +16,11 @@ import pytest
 from tests.faults.faulty_disk import FaultyDisk, faulty_broker
 from tests.support.broker import Broker
 from tests.support.cluster import ClusterOfBrokers
+from tests.support.ports import free_port
 from tests.support.raw import RawConnection
 from tests.support.small_client import Client
 from tests.support.wait import eventually
-from tests.support.zookeeper import free_port, zookeeper_server
+from tests.support.zookeeper import zookeeper_server
 from tidelog import Admin, Consumer, NewTopic, Producer
 from tidelog.clients.admin.users import QuotaEntity
 from tidelog.errors import ErrorCode

@@ -19,8 +19,9 @@ import pytest
 from tests.data.key_stores.record import PASSWORD
 from tests.kafka.certificates import make_certificates
 from tests.support.cluster import ClusterOfBrokers
+from tests.support.ports import free_port
 from tests.support.wait import eventually
-from tests.support.zookeeper import free_port, tls_settings, zookeeper_server
+from tests.support.zookeeper import tls_settings, zookeeper_server
 from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
 from tidelog.server import guardian_process
 from tidelog.server.guardian_process import Orders, wait_for_end

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.ports import free_ports
 from tests.support.raw import RawConnection
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse

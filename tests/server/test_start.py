@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.client import BROKER, Client, batch_of
-from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.ports import free_ports
 from tidelog import __version__
 
 # What stands in the files of both versions, comments left out.

@@ -12,8 +12,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from tests.server.ports import free_ports
 from tests.support.certificates import Signed, make_certificate
+from tests.support.ports import free_ports
 from tests.support.tls_broker import TlsFiles, another_authority, authority, tls_broker
 from tests.support.wait import eventually
 from tidelog import Admin, Producer

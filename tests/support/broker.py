@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import secure
+from tests.support.ports import free_port
 from tests.support.wait import eventually
 
 READY_SECONDS = 120.0
@@ -20,7 +21,7 @@ class Broker:
     """`with Broker(tmp_path) as broker:` starts one; its data survives `kill()` and `terminate()`.
 
     `settings` are overrides of server.properties; `properties` is a file to start from. The port is
-    chosen by the system at the first start and kept for later ones, as clients of a restarted broker expect.
+    chosen at the first start and kept for later ones, as clients of a restarted broker expect.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class Broker:
         # The first member of a group does not wait for others, unless a file has to say it.
         quick = {} if self.properties is not None else {"group.initial.rebalance.delay.ms": "0"}
         settings = {"log.dirs": str(self.data), **quick, **self.settings}
-        port = self.port if self._keep_port else 0
+        # A broker that comes back on its port must find it free.
+        port = self.port or free_port() if self._keep_port else 0
         settings.setdefault("listeners", f"{self._protocol}://{self.host}:{port}")
         command = [sys.executable, "-m", "tidelog", "start"]
         if self.properties is not None:

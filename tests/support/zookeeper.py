@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tidelog.server.zookeeper_process import ZooKeeperFailed, ZooKeeperProcess, class_path, find_java
 
 # Sessions of a second: tests of expiry do not wait long.
 QUICK = {"tickTime": "200", "minSessionTimeout": "400", "maxSessionTimeout": "60000"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def tls_settings(port: int, keys: Path, trusted: Path) -> dict[str, str]:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.faults.client import surprises
-from tests.server.ports import free_ports
 from tests.support.broker import Broker
+from tests.support.ports import free_ports
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tests.telemetry.protobuf import gauge, metrics_data, point
