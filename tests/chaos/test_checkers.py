@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.chaos.controllers import check_controllers
 from tests.chaos.faulty_cluster import EXPLAINED
 from tests.chaos.views import View
 from tests.chaos.watch_probes import missing_data_watches
-from tests.chaos.writer import check_writes
+from tests.chaos.writer import NewEpochs, check_writes
 from tests.faults.client import surprises
 from tests.support.run_queue import RunQueue, within_own_time
 from tests.support.wait import eventually
@@ -80,6 +81,23 @@ def test_a_lost_and_a_repeated_record_are_found() -> None:
     assert check_writes({("t", 0): ["a", "b"]}, {("t", 0): ["a"]}) == ["t-0: b was acknowledged and is lost"]
     assert check_writes({("t", 0): ["a"]}, {("t", 0): ["a", "a"]}) == ["t-0: a is there 2 times"]
     assert check_writes({("t", 0): ["a", "b"]}, {("t", 0): ["b", "a"]}) == ["t-0: a comes after b"]
+    anew = {("t", 0): Counter("a")}
+    assert check_writes({("t", 0): ["a"]}, {("t", 0): ["a", "a"]}, anew) == []
+    assert check_writes({}, {("t", 0): ["a", "b", "a", "b"]}, anew) == ["t-0: b is there 2 times"]
+    assert check_writes({}, {("t", 0): ["a", "a", "a"]}, anew) == ["t-0: a is there 3 times"]
+    assert check_writes({}, {("t", 1): ["a", "a"]}, anew) == ["t-1: a is there 2 times"]
+
+
+def test_the_records_that_librdkafka_numbers_anew_are_read_from_its_log() -> None:
+    epochs = NewEpochs()
+    logger = epochs.logger()
+    for text in (
+        "NEWPID [p] [thrd:b/2]: t [3] changed PID{Invalid} -> PID{Id:3,Epoch:0} with base MsgId 1",
+        "NEWPID [p] [thrd:b/2]: t [3] will not change PID{Id:3,Epoch:0} -> PID{Id:3,Epoch:1} yet",
+        "NEWPID [p] [thrd:b/2]: t [3] changed PID{Id:3,Epoch:0} -> PID{Id:3,Epoch:1} with base MsgId 144",
+    ):
+        logger.debug(text)
+    assert epochs.numbered == [(("t", 3), 144)]
 
 
 def test_an_unexpected_error_in_a_log_is_found() -> None:

@@ -6,13 +6,16 @@ import errno
 from contextlib import ExitStack
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
+from tests.chaos.writer import NewEpochs
 from tests.faults.client import Client, batch_of, produce_request
 from tests.faults.faulty_disk import FaultyDisk, faulty_broker
 from tests.support.raw import RawConnection
+from tests.support.wait import eventually
 from tidelog.clients.connection import request_frame
-from tidelog.cluster.partition import Partition
+from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.errors import ErrorCode, KafkaError
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -80,6 +83,55 @@ def test_pipelined_requests_are_answered_in_order_and_fail_together(
         found = ask_at_once(raw, requests(11, 5))
         assert [outcome(answer) for answer in found] == [(0, n) for n in range(11, 16)]
         assert len(client.read_all("t", 0)) == 16
+
+
+def test_librdkafka_goes_on_in_its_epoch_when_the_disk_was_full_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a higher epoch it would send again what other brokers have written, and write it twice."""
+    folder, disk, epochs = tmp_path / "data", FaultyDisk(), NewEpochs()
+    failures: list[str] = []
+
+    def heard(writer: confluent_kafka.Producer) -> int:
+        writer.poll(0)
+        return epochs.refused
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    with ExitStack() as stack:
+        broker = stack.enter_context(faulty_broker(monkeypatch, disk, {"log.dirs": str(folder)}))
+        client = stack.enter_context(Client(broker.address))
+        assert client.create_topic("t", 1) == 0
+        writer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": "{}:{}".format(*broker.address),
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "batch.num.messages": 1,  # five requests are in flight all the time
+                "retry.backoff.ms": 1,
+                "retry.backoff.max.ms": 1,
+                "log_level": 7,
+                "debug": "eos,msg",
+            },
+            logger=epochs.logger(),
+        )
+        # The worker writes batches of this size, each by itself.
+        wanted = [b"%d" % number * HEAVY_BYTES for number in range(10, 90)]
+        for number, value in enumerate(wanted):
+            if number % 20 == 5:
+                disk.fail(folder, errno.ENOSPC)
+            elif number % 20 == 15:
+                before = heard(writer)
+                eventually(lambda before=before: heard(writer) > before, "batches are refused")
+                disk.heal(folder)
+            writer.produce("t", value, partition=0, on_delivery=delivered)
+        assert writer.flush(30) == 0
+        found = [value for stored in client.read_all("t", 0) for value in stored.values]
+    assert failures == []
+    assert epochs.numbered == [], epochs.reasons
+    assert found == wanted
 
 
 def test_a_gap_in_the_sequences_is_refused_between_good_ones(

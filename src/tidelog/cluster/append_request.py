@@ -14,6 +14,7 @@ from tidelog.errors import KafkaError, KafkaStorageError, UnknownServerError
 from tidelog.partitions import PartitionKey
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.producer_state_manager import Verification
+from tidelog.storage.refused_batches import Sequences
 
 if TYPE_CHECKING:
     from tidelog.cluster.replica_manager import ReplicaManager
@@ -94,6 +95,8 @@ class AppendRequest:
                 if self._acks == ACKS_ALL:
                     partition.check_in_sync_replicas()
             except KafkaError as error:
+                if origin is AppendOrigin.CLIENT:
+                    partition.refuse(Sequences.read(data), error)
                 self._is_read()
                 self._completed(slot, None, error)
                 continue

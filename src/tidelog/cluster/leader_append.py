@@ -10,6 +10,7 @@ from tidelog.errors import MessageTooLarge, NotLeaderOrFollower
 from tidelog.records.check import CheckedBatch, check_produced
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.producer_state_manager import Verification
+from tidelog.storage.refused_batches import Sequences
 
 if TYPE_CHECKING:
     from tidelog.cluster.partition import Partition
@@ -114,7 +115,10 @@ class LeaderAppend:
         log = partition.leader_log()
         if self.leader_epoch != partition.leader_epoch:
             # The producer retries. A coordinator has begun to read its partition anew without this record.
-            raise NotLeaderOrFollower(f"{partition.name} is led with a newer epoch since the append came")
+            error = NotLeaderOrFollower(f"{partition.name} is led with a newer epoch since the append came")
+            if self.origin is AppendOrigin.CLIENT:
+                partition.refuse(Sequences.of(self.batch), error)
+            raise error
         prepared = log.appender.prepare(
             self.batch,
             self.leader_epoch,

@@ -17,6 +17,7 @@ from tidelog.errors import (
     KafkaStorageError,
     NotEnoughReplicas,
     NotLeaderOrFollower,
+    RetriableError,
     UnknownLeaderEpoch,
 )
 from tidelog.metadata.state import PartitionState
@@ -26,6 +27,7 @@ from tidelog.storage.config import LONG_MAX
 from tidelog.storage.log import Log
 from tidelog.storage.log_listener import LogListener
 from tidelog.storage.producer_state_manager import Verification
+from tidelog.storage.refused_batches import Sequences
 
 # From this size on, the worker checks and writes a batch.
 HEAVY_BYTES = 64 * 1024
@@ -280,6 +282,11 @@ class Partition(LogListener):
                 f"{self.name} has {len(self.isr)} replicas in sync, "
                 f"min.insync.replicas asks for {self.min_isr}"
             )
+
+    def refuse(self, sequences: Sequences | None, error: KafkaError) -> None:
+        """A client's batch is not appended. Batches in flight behind it get the same retriable error."""
+        if self.log is not None and isinstance(error, RetriableError):
+            self.log.producers.refuse(sequences, error)
 
     def can_append_now(self, acks: int) -> bool:
         """Whether a small batch can be appended and answered in this turn of the loop."""

@@ -25,6 +25,7 @@ from tidelog.storage.log_listener import LogListeners
 from tidelog.storage.log_segment import CHECK_NEXT, LOG, LogSegment
 from tidelog.storage.produce_rules import produce_rules
 from tidelog.storage.producer_state_manager import ProducerStateManager, Verification
+from tidelog.storage.refused_batches import Sequences
 
 logger = logging.getLogger("tidelog.storage")
 
@@ -138,7 +139,12 @@ class LogAppender:
                 segment = self._segment_for(size, max_timestamp, base_offset, last_offset, now_ms)
             pending = PendingAppend(batch, base_offset, last_offset, leader_epoch, segment, marker)
         except OSError as error:  # its file was closed to spare a descriptor, and now there is none
-            raise self._listeners.storage_error(f"{self._local.dir} cannot be appended to", error) from error
+            refused = self._listeners.storage_error(f"{self._local.dir} cannot be appended to", error)
+            self._refuse(batch, refused)
+            raise refused from error
+        except KafkaStorageError as error:
+            self._refuse(batch, error)
+            raise
         # Sequences go on from here at once: the next batch may be prepared before this one is written.
         if entry is not None:
             pending.undo = entry.append(batch, last_offset)
@@ -253,12 +259,15 @@ class LogAppender:
         failure.__cause__ = error
         if pending.cancelled:
             return failure
-        outstanding = self._outstanding
+        outstanding, given_up = self._outstanding, []
         while not pending.cancelled:
             last = outstanding.pop()
             last.cancelled = True
+            given_up.append(last.batch)
             if last.undo is not None:
                 self._producers.restore(last.batch.producer_id, last.undo)
+        for batch in reversed(given_up):
+            self._refuse(batch, failure)
         while self._segments.active is not pending.segment:
             try:
                 self._local.take_back_roll()
@@ -269,6 +278,11 @@ class LogAppender:
         if isinstance(error, OSError):
             self._listeners.storage_failed(error)
         return failure
+
+    def _refuse(self, batch: CheckedBatch, error: KafkaStorageError) -> None:
+        """The disk has no place for a batch, or not for one before it."""
+        if batch.producer_id >= 0 and not batch.attributes & CONTROL_FLAG:
+            self._producers.refuse(Sequences.of(batch), error)
 
     def _cut_back(self, segment: LogSegment, file: DiskFile, position: int) -> None:
         """Let a segment end where a write began that failed."""
@@ -300,7 +314,7 @@ class LogAppender:
             try:
                 offsets, size = self._append_run(batches, first, data, at, leader_epoch)
             except KafkaStorageError as error:
-                outcomes += [error] * (len(batches) - first)
+                outcomes += self._refuse_all(batches[first:], error)
                 break
             outcomes += offsets
             at += size
@@ -311,9 +325,14 @@ class LogAppender:
                 try:
                     outcomes.append(self._append_one(batch, leader_epoch, now_ms))
                 except KafkaStorageError as error:
-                    outcomes += [error] * (len(batches) - first)
+                    outcomes += self._refuse_all(batches[first:], error)
                     break
         return outcomes
+
+    def _refuse_all(self, batches: list[CheckedBatch], error: KafkaStorageError) -> list[KafkaStorageError]:
+        for batch in batches:
+            self._refuse(batch, error)
+        return [error] * len(batches)
 
     def _append_run(
         self, batches: list[CheckedBatch], first: int, data: bytearray, at: int, leader_epoch: int
@@ -380,10 +399,10 @@ class LogAppender:
         """Append one batch, whatever may be out of the ordinary; KafkaStorageError where the disk refuses."""
         try:
             prepared = self.prepare(batch, leader_epoch, now_ms)
-        except KafkaStorageError:
-            raise
         except KafkaError as error:
-            return error
+            if isinstance(error.__cause__, OSError):
+                raise
+            return error  # of this batch alone, also if its producer's batch before it had no place
         if isinstance(prepared, DuplicateBatch):
             return prepared
         return self.write(prepared, now_ms).base_offset

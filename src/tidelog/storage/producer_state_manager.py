@@ -16,6 +16,7 @@ from tidelog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequenceNumber,
+    RetriableError,
     TransactionCoordinatorFenced,
 )
 from tidelog.records.batch import (
@@ -28,6 +29,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.check import CheckedBatch
 from tidelog.records.loops import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata, ProducerEntry, crc
+from tidelog.storage.refused_batches import RefusedBatches, Sequences
 from tidelog.storage.transaction_index import AbortedTransaction
 
 __all__ = ["AppendOrigin", "BatchMetadata", "ProducerEntry", "ProducerStateManager", "Verification"]
@@ -92,6 +94,7 @@ class ProducerStateManager:
         "entries",
         "first_unstable",
         "ongoing",
+        "refused",
         "unreplicated",
         "verifications",
     )
@@ -106,6 +109,7 @@ class ProducerStateManager:
         # The lowest first offset of both; NEVER if there is none.
         self.first_unstable = NEVER
         self.verifications: dict[int, Verification] = {}  # by producer id; not in snapshots
+        self.refused = RefusedBatches()
 
     def set_expiration(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
@@ -135,6 +139,8 @@ class ProducerStateManager:
             known = self.find_duplicate(batch)
             if known is not None:
                 return known, None
+            if self.refused and (sequences := Sequences.of(batch)) is not None:
+                self.refused.check(sequences, self.entries.get(producer_id))
         transactional = batch.attributes & TRANSACTIONAL_FLAG != 0
         if transactional and not self.has_ongoing(producer_id, epoch):
             self.check_epoch(producer_id, epoch)
@@ -145,6 +151,11 @@ class ProducerStateManager:
         self.check(producer_id, epoch, batch.base_sequence, origin)
         self.check_transactional(producer_id, transactional)
         return None, None
+
+    def refuse(self, sequences: Sequences | None, error: RetriableError) -> None:
+        """A client's batch is not appended. Those behind it that are in flight get the same error."""
+        if sequences is not None:
+            self.refused.add(sequences, self.entries.get(sequences.producer_id), error)
 
     def find_duplicate(self, batch: CheckedBatch) -> BatchMetadata | None:
         """The original of a duplicate batch, if it is among the producer's last five batches."""
@@ -387,6 +398,7 @@ class ProducerStateManager:
     def clear(self) -> None:
         self.entries.clear()
         self.verifications.clear()
+        self.refused.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
         self.first_unstable = NEVER
@@ -396,6 +408,7 @@ class ProducerStateManager:
         self.entries, self.ongoing, self.unreplicated = other.entries, other.ongoing, other.unreplicated
         self.first_unstable = other.first_unstable
         self.verifications.clear()
+        self.refused.clear()
 
     # -- snapshots
 
