@@ -63,7 +63,7 @@ def writer(cluster: FaultyCluster, request: pytest.FixtureRequest) -> Iterator[S
         yield steady
         steady.stop()
     cluster.await_agreement()
-    assert check_writes(steady.acknowledged, read(cluster, prefix)) == []
+    assert check_writes(steady.acknowledged, read(cluster, prefix), steady.sent_anew) == []
 
 
 def read(cluster: FaultyCluster, prefix: str) -> dict[tuple[str, int], list[str]]:

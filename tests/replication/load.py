@@ -105,7 +105,7 @@ class ClientLoad:
         values = {
             key: [(record.value or b"").decode() for record in log.records] for key, log in found.items()
         }
-        assert check_writes(self._writer.acknowledged, values) == []
+        assert check_writes(self._writer.acknowledged, values, self._writer.sent_anew) == []
         assert self._sightings.check(found, "the last reader") == []
         assert len(self._sightings) > 100
         assert self.cluster.differences() == []

@@ -61,7 +61,7 @@ def test_leaders_come_back_by_themselves(tmp_path: Path) -> None:
         found = {
             ("led", index): [one.decode() for one in values(cluster, "led", index)] for index in range(6)
         }
-        assert check_writes(writer.acknowledged, found) == []
+        assert check_writes(writer.acknowledged, found, writer.sent_anew) == []
         assert cluster.differences() == []
         assert cluster.surprises() == []
 

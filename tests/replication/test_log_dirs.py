@@ -59,7 +59,7 @@ def load(cluster: ElasticCluster, topic: str) -> Iterator[SteadyWriter]:
         key: [text for record in log.records if (text := (record.value or b"").decode()).startswith("n")]
         for key, log in found.items()
     }
-    assert check_writes(writer.acknowledged, values) == []
+    assert check_writes(writer.acknowledged, values, writer.sent_anew) == []
     assert sightings.check(found, "the last reader") == []
     assert cluster.differences() == []
     assert cluster.surprises() == []

@@ -125,7 +125,7 @@ def test_nothing_acknowledged_is_lost(cluster: ReplicatedCluster, tmp_path: Path
     values = {
         key: [(record.value or b"").decode() for record in log.records] for key, log in found.items()
     }
-    assert check_writes(writer.acknowledged, values) == []
+    assert check_writes(writer.acknowledged, values, writer.sent_anew) == []
     assert sightings.check(found, "the last reader") == []
     assert len(sightings) > 100
     assert replica_differences(cluster) == []
