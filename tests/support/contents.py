@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from tests.support.raw import RawConnection
 from tests.support.routing import routed_connection
+from tests.support.wait import eventually
+from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
@@ -18,6 +20,11 @@ from tidelog.records.batch import iter_batches, read_records
 
 READ_SECONDS = 30.0
 FETCH_VERSION = 12
+LEADER_CHANGES = (
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+)
 COMMITTED = 1
 
 Partition = tuple[str, int]
@@ -139,10 +146,12 @@ def _bounds(connection: RawConnection, partition: Partition) -> Contents:
 def offset_at(connection: RawConnection, partition: Partition, timestamp: int) -> int:
     wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition[1], timestamp=timestamp)
     topic = ListOffsetsRequest.ListOffsetsTopic(name=partition[0], partitions=[wanted])
-    answer = connection.ask(ListOffsetsRequest(replica_id=-1, topics=[topic]), ListOffsetsResponse, 6)
-    data = answer.topics[0].partitions[0]
-    assert data.error_code == 0
-    return data.offset
+    request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+
+    def ask() -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+        return connection.ask(request, ListOffsetsResponse, 6).topics[0].partitions[0]
+
+    return _from_leader(ask, partition).offset
 
 
 def _fetch(
@@ -157,10 +166,32 @@ def _fetch(
         isolation_level=COMMITTED if committed else 0,
         topics=[FetchRequest.FetchTopic(topic=partition[0], partitions=[wanted])],
     )
-    answer = connection.ask(request, FetchResponse, FETCH_VERSION)
-    data = answer.responses[0].partitions[0]
-    assert (answer.error_code, data.error_code) == (0, 0)
-    return data
+
+    def ask() -> FetchResponse.PartitionData:
+        answer = connection.ask(request, FetchResponse, FETCH_VERSION)
+        assert answer.error_code == 0
+        return answer.responses[0].partitions[0]
+
+    return _from_leader(ask, partition)
+
+
+class _Answer(Protocol):
+    error_code: int
+
+
+A = TypeVar("A", bound=_Answer)
+
+
+def _from_leader(ask: Callable[[], A], partition: Partition) -> A:
+    """The answer of the leader. As every client does, ask again while a leader is being elected."""
+
+    def answered() -> A | None:
+        answer = ask()
+        return None if answer.error_code in LEADER_CHANGES else answer
+
+    answer = eventually(answered, f"the leader of {partition} answers", READ_SECONDS)
+    assert answer.error_code == 0
+    return answer
 
 
 def _take(found: Contents, answer: FetchResponse.PartitionData, position: int) -> int:
