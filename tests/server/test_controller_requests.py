@@ -457,7 +457,7 @@ def test_waits_for_an_internal_topic_do_not_fill_the_request_queue(tmp_path: Pat
         created: list[NewTopic] = []
         done = asyncio.Event()
 
-        async def ensure(topic: NewTopic) -> None:
+        async def ensure(topic: NewTopic, quota: object) -> None:
             created.append(topic)
             await done.wait()
 

@@ -25,12 +25,17 @@ from tidelog.metadata.nodes import ControllerNode
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.zookeeper import session
 from tidelog.network.loop import BrokerLoop
+from tidelog.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+)
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.protocol.messages.update_metadata import UpdateMetadataResponse
 from tidelog.server import broker as broker_module
@@ -104,6 +109,31 @@ async def create(client: AsyncConnection, name: str) -> None:
     request = CreateTopicsRequest(topics=[topic])
     while (await client.call(request, CreateTopicsResponse)).topics[0].error_code not in (0, 36):
         await asyncio.sleep(0.01)
+
+
+def test_topics_for_clients_are_no_changes_of_the_broker_that_creates_them(tmp_path: Path) -> None:
+    """A quota of every client id, which the client id of a broker is as well."""
+    stage = Stage(tmp_path, num_partitions="5", controller_quota_window_num="1")
+    entity = AlterClientQuotasRequest.EntityData(entity_type="client-id", entity_name=None)
+    limit = AlterClientQuotasRequest.OpData(key="controller_mutation_rate", value=0.01)
+    quotas = AlterClientQuotasRequest(
+        entries=[AlterClientQuotasRequest.EntryData(entity=[entity], ops=[limit])]
+    )
+    wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in "ab"]
+
+    async def story() -> None:
+        await stage.broker.start()
+        client = await stage.connect()
+        altered = await client.call(quotas, AlterClientQuotasResponse)
+        assert altered.entries[0].error_code == 0
+        for topic in wanted:
+            request = MetadataRequest(topics=[topic], allow_auto_topic_creation=True)
+            while (await client.call(request, MetadataResponse)).topics[0].error_code:
+                await asyncio.sleep(0.01)
+        client.close()
+        await stage.broker.stop()
+
+    stage.run(story())
 
 
 def test_a_broker_has_its_guardian_when_it_is_ready(tmp_path: Path) -> None:

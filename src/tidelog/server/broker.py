@@ -268,7 +268,8 @@ class Broker(LogManagerListener):
         )
         verification = TransactionVerification(transactions, replicas, membership.remote_verification)
         groups.offsets.check_transaction = verification.check_offsets
-        self._topic_creation = topic_creation = AutoTopicCreation(membership.requests)
+        topic_creation = AutoTopicCreation(membership.requests, self.config.num_partitions)
+        self._topic_creation = topic_creation
         sessions = FetchSessionCache(
             self._clock, self.config.max_incremental_fetch_session_cache_slots, self._platform.rng
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tidelog.cluster.metadata_cache import MetadataCache
-from tidelog.controller.interface import NewTopic
+from tidelog.controller.interface import MutationQuota, NewTopic
 from tidelog.errors import CoordinatorNotAvailable, TopicAlreadyExists
 from tidelog.server.membership import ControllerRequests
 
@@ -18,18 +18,23 @@ class InternalTopics:
         self._metadata = metadata
         self._making: dict[str, asyncio.Task[None]] = {}
 
-    async def ensure(self, topic: NewTopic) -> None:
-        """Return when the topic exists. Raises CoordinatorNotAvailable if it cannot be created."""
+    async def ensure(self, topic: NewTopic, quota: MutationQuota | None = None) -> None:
+        """Return when the topic exists. Raises CoordinatorNotAvailable if it cannot be created.
+
+        `quota` is the permissive one of the client that asks; a topic that is not created takes no tokens.
+        """
         if topic.name in self._metadata.snapshot.topics:
             return
         task = self._making.get(topic.name)
         if task is None:
-            task = self._making[topic.name] = asyncio.get_running_loop().create_task(self._make(topic))
+            task = self._making[topic.name] = asyncio.get_running_loop().create_task(self._make(topic, quota))
             task.add_done_callback(lambda _: self._making.pop(topic.name, None))
         # A cancelled request does not cancel the creation for the others.
         await asyncio.shield(task)
 
-    async def _make(self, topic: NewTopic) -> None:
+    async def _make(self, topic: NewTopic, quota: MutationQuota | None) -> None:
         (result,) = await self._controller.create_topics([topic])
+        if result.error is None and quota is not None:
+            quota.record(topic.num_partitions)
         if result.error is not None and not isinstance(result.error, TopicAlreadyExists):
             raise CoordinatorNotAvailable(f"{topic.name} cannot be created: {result.error}")

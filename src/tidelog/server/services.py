@@ -20,7 +20,7 @@ from tidelog.slices import Slices
 from tidelog.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from tidelog.controller.interface import Controller
+    from tidelog.controller.interface import Controller, MutationQuota
     from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
     from tidelog.coordinator.transaction.verification import TransactionVerification
     from tidelog.security.authorizer import Authorizer
@@ -56,7 +56,7 @@ class Services:
     metrics: BrokerMetrics
     quotas: QuotaManagers
     telemetry: ClientTelemetry
-    auto_create_topic: Callable[[str], None]
+    auto_create_topic: Callable[[str, MutationQuota | None], None]
     # Set after the router is created, because the router needs the services.
     respond: Callable[[Request, Message | Slices[Message] | Slices[None]], None] = field(init=False)
     # Decodes a request and calls the handler of its API.

@@ -1,11 +1,15 @@
-"""AutoTopicCreation: creates topics that clients asked for in metadata requests."""
+"""AutoTopicCreation: creates topics that clients asked for in metadata requests.
+
+The partitions count for the controller mutation quota of the client that asks first. As in Kafka 3.9, the
+quota is permissive: the topics are created, and later topic changes of the client are refused or throttled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from tidelog.controller.interface import NewTopic
+from tidelog.controller.interface import MutationQuota, NewTopic
 from tidelog.metadata.state import INTERNAL_TOPICS
 from tidelog.server.membership import ControllerRequests
 
@@ -18,21 +22,30 @@ MAX_CREATIONS = 100
 class AutoTopicCreation:
     """Creates each topic once, for all concurrent requests."""
 
-    def __init__(self, controller: ControllerRequests) -> None:
+    def __init__(self, controller: ControllerRequests, num_partitions: int) -> None:
+        """`num_partitions` of a topic that is created automatically."""
         self._controller = controller
+        self._num_partitions = num_partitions
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def create(self, name: str) -> None:
-        """Begin to create a topic. At the limit this does nothing: the client asks again."""
+    def create(self, name: str, quota: MutationQuota | None = None) -> None:
+        """Begin to create a topic. At the limit this does nothing: the client asks again.
+
+        `quota` is permissive. Its tokens are taken at once, and given back if the topic cannot be created.
+        """
         if name in self._tasks or name in INTERNAL_TOPICS or len(self._tasks) >= MAX_CREATIONS:
             return
-        task = self._tasks[name] = asyncio.get_running_loop().create_task(self._create(name))
+        if quota is not None:
+            quota.record(self._num_partitions)
+        task = self._tasks[name] = asyncio.get_running_loop().create_task(self._create(name, quota))
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    async def _create(self, name: str) -> None:
+    async def _create(self, name: str, quota: MutationQuota | None) -> None:
         (result,) = await self._controller.create_topics([NewTopic(name)])
         if result.error is not None:
             log.warning("topic %s could not be created for a client: %s", name, result.error)
+            if quota is not None:
+                quota.record(-self._num_partitions)
 
     async def drain(self) -> None:
         """Wait for the creations that have begun."""

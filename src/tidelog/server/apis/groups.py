@@ -140,7 +140,7 @@ async def _leader_of(
         # It does not count as in progress: a full request queue would hold up the controller's requests, and
         # without these the topic never becomes known here.
         request.waiting()
-        await services.internal_topics.ensure(topic)
+        await services.internal_topics.ensure(topic, services.quotas.permissive_mutation_quota(request))
     state = services.metadata.snapshot
     found = state.topics.get(topic.name)
     if found is None:

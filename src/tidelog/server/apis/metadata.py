@@ -4,7 +4,8 @@
 - Topics by id: v10 has the field, v12 may use it. An unknown id is UNKNOWN_TOPIC_ID. If a topic has an id and
   a name, the id counts. In v10 and v11 an id or a null name is INVALID_REQUEST for the whole request.
 - An unknown topic is created if the broker and the request (v4) allow it. The answer is
-  UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. An invalid name is INVALID_TOPIC_EXCEPTION.
+  UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. An invalid name is INVALID_TOPIC_EXCEPTION. The
+  partitions count for the client's controller_mutation_rate; as in Kafka, the answer has no throttle time.
 - A partition whose leader is not alive is LEADER_NOT_AVAILABLE with the leader -1. Other than in Kafka, so is
   one whose leader this broker has just lost its connection to. If the leader has no endpoint on
   the client's listener, it is LISTENER_NOT_FOUND, below v6 LEADER_NOT_AVAILABLE. v0 lists only replicas with
@@ -220,7 +221,7 @@ def _find(
         ):
             if not access.may_create(name):
                 return MetadataResponse.MetadataResponseTopic(error_code=denied, name=name)
-            services.auto_create_topic(name)
+            services.auto_create_topic(name, services.quotas.permissive_mutation_quota(request))
     missing = MetadataResponse.MetadataResponseTopic(error_code=error, name=name)
     if view.version >= OPERATIONS_FROM and body.include_topic_authorized_operations:
         missing.topic_authorized_operations = access.operations(name)

@@ -6,6 +6,7 @@
 - DeleteTopics: v6 takes topic ids. A topic with both name and id, or with neither, is INVALID_REQUEST.
 - Over its controller_mutation_rate, a client gets THROTTLING_QUOTA_EXCEEDED from CreateTopics v6,
   DeleteTopics v5 and CreatePartitions v3 on. In older versions its topics are changed, and it is throttled.
+  Topics that a broker creates for its clients count there, not here.
 - CreatePartitions: takes the new number of partitions. A smaller number is INVALID_PARTITIONS.
 - A new topic needs CREATE on the cluster or on the topic, DESCRIBE_CONFIGS to see its settings; a deletion
   needs DELETE, more partitions ALTER: TOPIC_AUTHORIZATION_FAILED otherwise, whether the topic exists or not.
@@ -35,6 +36,7 @@ from tidelog.server.apis.api import Api
 from tidelog.server.apis.authorization import (
     ALTER,
     CLUSTER,
+    CLUSTER_ACTION,
     CREATE,
     DELETE,
     DENIED,
@@ -62,7 +64,9 @@ async def create_topics(
         allowed = _creatable(services, request, [topic.name for topic in wanted])
         denied = [name for name in dict.fromkeys(topic.name for topic in wanted) if name not in allowed]
         wanted = [topic for topic in wanted if topic.name in allowed]
-    quota = services.quotas.mutation_quota(request, CREATE_STRICT_FROM)
+    quota = None
+    if not _is_of_broker(services, request):
+        quota = services.quotas.mutation_quota(request, CREATE_STRICT_FROM)
     results = await services.controller.create_topics(wanted, validate_only=body.validate_only, quota=quota)
     for result in results:
         if result.error is None and not body.validate_only:
@@ -74,6 +78,20 @@ async def create_topics(
     if services.authorizer is not None and request.api_version >= SETTINGS_FROM:
         _hide_settings(services, request, topics)
     return CreateTopicsResponse(topics=topics, throttle_time_ms=quota.throttle_ms if quota else 0)
+
+
+def _is_of_broker(services: Services, request: Request) -> bool:
+    """Whether a broker of the cluster creates topics for a client, which has paid for them there."""
+    cluster, client_id = services.cluster, request.client_id or ""
+    return (
+        cluster is not None
+        and services.quotas.controller_mutation.enabled
+        and request.listener in cluster.listeners
+        and not request.is_forwarded
+        and client_id.isdecimal()
+        and int(client_id) in services.metadata.snapshot.brokers
+        and is_allowed(services, request, CLUSTER_ACTION, CLUSTER, tell_denied=False)
+    )
 
 
 def _creatable(services: Services, request: Request, names: Sequence[str]) -> set[str]:

@@ -236,6 +236,12 @@ class QuotaManagers:
             request.principal, request.client_id, strict=request.api_version >= strict_from
         )
 
+    def permissive_mutation_quota(self, request: Request) -> ControllerMutationQuota | None:
+        """The quota for the partitions of a topic that is created because a client asks for it."""
+        if not self.controller_mutation.enabled:
+            return None
+        return self.controller_mutation.quota_for(request.principal, request.client_id, strict=False)
+
     # The time of requests
 
     def timed_coroutine(self, request: Request, work: Coroutine[None, None, R]) -> Awaitable[R]:
