@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,16 @@ from tests.server.quota_broker import (
 from tests.support.raw import ConnectionClosed, RawConnection
 from tests.support.wait import eventually
 from tidelog.clients.admin.users import QuotaEntity
+from tidelog.cluster.fetch_session import FetchedPartition
 from tidelog.errors import ErrorCode
+from tidelog.network.request import Part
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.server.apis.fetch_answer import FetchAnswerWriter
 
 APP: QuotaEntity = (("client-id", "app"),)
 LIMIT = 20_000.0
@@ -201,6 +206,23 @@ def test_the_largest_answer_fits_into_the_quota_of_an_idle_consumer(broker: Quot
     assert 15_000 < fetched_bytes(answer) <= LIMIT
 
 
+def test_an_answer_within_the_quota_is_encoded_once(
+    broker: QuotaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(broker.connect(client_id="filler"), 100)
+    broker.set_quota(APP, consumer_byte_rate=LIMIT)
+    encoded: list[list[FetchedPartition]] = []
+
+    def write(writer: FetchAnswerWriter, *args: Any) -> list[Part]:
+        encoded.append(args[3])
+        return original(writer, *args)
+
+    original = FetchAnswerWriter.write
+    monkeypatch.setattr(FetchAnswerWriter, "write", write)
+    assert fetched_bytes(fetch(broker.connect())) > 100
+    assert len(encoded) == 1
+
+
 def test_a_throttled_session_goes_on_where_it_was(broker: QuotaBroker) -> None:
     produce(broker.connect(client_id="producer"), 12_000)
     broker.set_quota(APP, consumer_byte_rate=LIMIT)
@@ -307,6 +329,52 @@ def test_checks_of_topics_take_no_tokens(broker: QuotaBroker) -> None:
     for _ in range(3):
         answer = app.ask(request, CreateTopicsResponse, 6)
         assert (answer.topics[0].error_code, answer.throttle_time_ms) == (0, 0)
+
+def ask_for_topics(connection: RawConnection, *names: str) -> MetadataResponse:
+    topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return connection.ask(
+        MetadataRequest(topics=topics, allow_auto_topic_creation=True), MetadataResponse, 9
+    )
+
+
+def test_topics_that_are_created_automatically_take_tokens_and_are_never_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with quota_broker(monkeypatch, {"num.partitions": 5}) as broker:
+        app = broker.connect()
+        broker.set_quota(APP, controller_mutation_rate=1.0)
+        # Kafka 3.9 creates all of them, and neither throttles nor refuses the request.
+        assert ask_for_topics(app, "a", "b").throttle_time_ms == 0
+        assert seconds_of_next_answer(app) < 1.0
+        assert ask_for_topics(app, "c").throttle_time_ms == 0
+        eventually(lambda: {"a", "b", "c"} <= set(broker.admin.list_topics()), "the topics")
+        # 15 partitions of a bucket with two tokens
+        refused = create(app, "d", 1, 6)
+        assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert refused.throttle_time_ms > 10_000
+
+
+def test_a_topic_that_cannot_be_created_automatically_takes_no_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with quota_broker(monkeypatch, {"num.partitions": 5, "default.replication.factor": 3}) as broker:
+        app = broker.connect()
+        broker.set_quota(APP, controller_mutation_rate=1.0)
+        ask_for_topics(app, "a")
+        key = ("kafka_server_controllermutation_tokens", "", "app")
+        eventually(lambda: broker.metrics()[key] > 1, "tokens that are given back")
+        assert create(app, "b", 1, 6).topics[0].error_code == 0
+
+
+def test_a_client_that_has_the_topic_of_offsets_created_takes_its_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with quota_broker(monkeypatch, {"offsets.topic.num.partitions": 20}) as broker:
+        app = broker.connect()
+        broker.set_quota(APP, controller_mutation_rate=1.0)
+        found = app.ask(FindCoordinatorRequest(coordinator_keys=["g"]), FindCoordinatorResponse, 4)
+        assert (found.coordinators[0].error_code, found.throttle_time_ms) == (0, 0)
+        assert create(app, "a", 1, 6).topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 # Connections

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.cluster.fetch_session import FetchedPartition, FetchPartition
 from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidelog.network.request import part_size
 from tidelog.protocol.message import encode_parts
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.server.apis.fetch_answer import writer_for
@@ -89,6 +90,7 @@ def test_an_answer_has_the_bytes_of_the_declared_message(
             answer.wanted.topic = _id_of(answer.wanted.topic)
     written = writer_for(version).write(b"header", 0, session_id, found)
     assert written == encode_parts(expected, version, b"header")
+    assert writer_for(version).size(found) == sum(map(part_size, written)) - len(b"header")
     in_slices = writer_for(version).write_in_slices(b"header", 0, session_id, found * 100)
     assert asyncio.run(finished(in_slices)) == writer_for(version).write(
         b"header", 0, session_id, found * 100
@@ -98,4 +100,6 @@ def test_an_answer_has_the_bytes_of_the_declared_message(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_error_of_the_session_stands_alone(version: int) -> None:
     expected = FetchResponse(error_code=71 if version >= 7 else 0, session_id=9 if version >= 7 else 0)
-    assert writer_for(version).write(b"", 71, 9, []) == encode_parts(expected, version)
+    written = writer_for(version).write(b"", 71, 9, [])
+    assert written == encode_parts(expected, version)
+    assert writer_for(version).size([]) == sum(map(part_size, written))

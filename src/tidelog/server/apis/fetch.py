@@ -39,7 +39,7 @@ from tidelog.cluster.fetch_session import (
 from tidelog.cluster.followers import Replica
 from tidelog.cluster.partition import Partition
 from tidelog.errors import TopicAuthorizationFailed, UnknownServerError
-from tidelog.network.request import Part, Request, part_size
+from tidelog.network.request import Part, Request
 from tidelog.protocol.headers import response_header
 from tidelog.protocol.message import encode_parts
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -279,9 +279,9 @@ def _answer_within_quota(
 
 def _size(writer: FetchAnswerWriter, answers: list[FetchedPartition]) -> int:
     """The size of an answer as Kafka counts it: its body, with its records, and the field of its size."""
-    if len(answers) > IN_ONE_GO:  # to encode them takes too long: their records alone are counted
+    if len(answers) > IN_ONE_GO:  # their records alone are counted: all their fields take too long
         return sum(0 if answer.records is None else answer.records.size for answer in answers)
-    return SIZE_BYTES + sum(map(part_size, writer.write(b"", 0, 0, answers)))
+    return SIZE_BYTES + writer.size(answers)
 
 
 def _answer_in_slices(

@@ -35,6 +35,7 @@ NODE_ENDPOINTS_TAG: Final = 0
 TRANSACTION: Final = struct.Struct(">qq")
 COUNT: Final = struct.Struct(">i")
 SHORT: Final = struct.Struct(">h")
+HEAD: Final = struct.Struct(">ihi")
 
 
 @cache
@@ -53,6 +54,8 @@ class FetchAnswerWriter:
         "_has_session",
         "_names_by_id",
         "_plain",
+        "_plain_size",
+        "_transaction_size",
     )
 
     def __init__(self, version: int) -> None:
@@ -66,7 +69,11 @@ class FetchAnswerWriter:
         self._fields = struct.Struct(fields).pack
         # The same fields, a null or empty list of transactions, and the preferred replica.
         count = "b" if self._flexible else "i"
-        self._plain = struct.Struct(fields + count + ("i" if self._has_preferred_replica else "")).pack
+        plain = struct.Struct(fields + count + ("i" if self._has_preferred_replica else ""))
+        self._plain = plain.pack
+        # With an empty list of transactions and without tags; the size of the records comes on top.
+        self._plain_size = plain.size + self._flexible
+        self._transaction_size = TRANSACTION.size + self._flexible
 
     def write(
         self,
@@ -93,6 +100,29 @@ class FetchAnswerWriter:
         if out:
             parts.append(b"".join(out))
         return parts
+
+    def size(self, answers: list[FetchedPartition]) -> int:
+        """How many bytes `write` gives without a header and without leaders; it encodes nothing."""
+        flexible = self._flexible
+        total = len(answers) * self._plain_size
+        topics, topic, of_topic = 0, None, 0
+        for answer in answers:
+            if answer.wanted.topic != topic:
+                total += self._count_size(of_topic) if topics else 0
+                topic = answer.wanted.topic
+                topics, of_topic = topics + 1, 0
+                total += self._topic_size(topic) + flexible
+            of_topic += 1
+            records, aborted = answer.records, answer.aborted
+            size = 0 if records is None else records.size
+            total += size + self._count_size(size)
+            if aborted:
+                total += len(aborted) * self._transaction_size
+                total += self._count_size(len(aborted)) - self._count_size(0)
+            if flexible and answer.diverging is not None:
+                total += len(_diverging(*answer.diverging)) - len(NO_TAGS)
+        total += self._count_size(of_topic) if topics else 0
+        return total + (HEAD.size if self._has_session else COUNT.size) + self._count_size(topics) + flexible
 
     def write_in_slices(
         self,
@@ -152,11 +182,21 @@ class FetchAnswerWriter:
     def _head(self, error: int, session_id: int) -> bytes:
         """The throttle time and, in versions with sessions, the error and the session id."""
         if self._has_session:
-            return struct.pack(">ihi", 0, error, session_id)
+            return HEAD.pack(0, error, session_id)
         return COUNT.pack(0)
 
     def _count(self, number: int) -> bytes:
         return write_uvarint(number + 1) if self._flexible else COUNT.pack(number)
+
+    def _count_size(self, number: int) -> int:
+        """The size of `_count`: seven bits of the number plus one in each byte."""
+        return ((number + 1).bit_length() + 6) // 7 if self._flexible else COUNT.size
+
+    def _topic_size(self, topic: str | bytes) -> int:
+        if isinstance(topic, bytes):
+            return len(topic)
+        name = len(topic) if topic.isascii() else len(topic.encode())
+        return name + (self._count_size(name) if self._flexible else SHORT.size)
 
     def _topic(self, topic: str | bytes) -> bytes:
         if isinstance(topic, bytes):
