@@ -1,6 +1,7 @@
 """The rate that clients with a quota reach, and the clients without one beside them.
 
-The short form has a few seconds and few clients, the long form 30 seconds and 20 clients.
+The short form has a few seconds and few clients, the long form 30 seconds and 20 clients. The same rates
+under a simulated clock are in test_simulated_quota_rates.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.quota_broker import TOPIC, QuotaBroker, produce, quota_broker
+from tests.server.quota_broker import TOPIC, QuotaBroker, fetch, fetched_bytes, produce, quota_broker
 from tests.support.raw import RawConnection
 from tests.support.scale import scale
 from tidelog import Consumer, OffsetSpec, Producer, TopicPartition
 from tidelog.clients.admin.users import QuotaEntity
+from tidelog.protocol.messages.metadata import MetadataRequest
 
 APP: QuotaEntity = (("client-id", "app"),)
 # Small, so that a slow machine has time for them.
 VALUE = 500
 RECORD = VALUE + 100  # with the other fields of its batch and request, about
 CLIENTS = scale(3, 20)
+FETCHED = 12_000
 WARM_UP_SECONDS = 2.0
 SECONDS = scale(8, 30)
 # A measured interval may have a part of the burst of one window more or less.
@@ -61,6 +64,24 @@ class Loads:
             while not self.ended.is_set():
                 produce(connection, VALUE)
                 counts[index] += 1
+
+        self._start(run)
+
+    def fetch(self, connection: RawConnection, counts: list[int], index: int) -> None:
+        """Fetch the same records again and again."""
+
+        def run() -> None:
+            while not self.ended.is_set():
+                counts[index] += fetched_bytes(fetch(connection, max_bytes=FETCHED))
+
+        self._start(run)
+
+    def ask(self, connection: RawConnection) -> None:
+        """Requests that cost time and few bytes."""
+
+        def run() -> None:
+            while not self.ended.is_set():
+                connection.call(MetadataRequest(topics=None), 9)
 
         self._start(run)
 
@@ -163,3 +184,49 @@ def test_a_consumer_reaches_its_quota_and_not_more(broker: QuotaBroker) -> None:
             got += len(consumer.poll(0.1))
         rate = got * (VALUE + 80) / (time.monotonic() - counted_at)
     check_rate(rate, limit, quiet and is_quiet(broker))
+
+
+@pytest.mark.long
+def test_many_consumers_share_a_quota_and_others_are_not_slowed(broker: QuotaBroker, loads: Loads) -> None:
+    limit = 200_000.0
+    filler = broker.connect(client_id="filler")
+    for _ in range(FETCHED // RECORD + 1):
+        produce(filler, VALUE)
+    broker.set_quota(APP, consumer_byte_rate=limit)
+    quiet = is_quiet(broker)
+    counts = [0] * CLIENTS
+    for index in range(CLIENTS):
+        loads.fetch(broker.connect(), counts, index)
+    other = broker.connect(client_id="other")
+    time.sleep(WARM_UP_SECONDS)
+    counted_from, counted_at, slowest = sum(counts), time.monotonic(), 0.0
+    while time.monotonic() - counted_at < SECONDS:
+        asked = time.monotonic()
+        assert fetch(other, max_bytes=1000).throttle_time_ms == 0
+        slowest = max(slowest, time.monotonic() - asked)
+        time.sleep(0.02)
+    rate = (sum(counts) - counted_from) / (time.monotonic() - counted_at)
+    check_rate(rate, limit, quiet and is_quiet(broker))
+    assert slowest < 2.0 or not quiet
+
+
+@pytest.mark.long
+def test_many_clients_share_a_quota_of_time_and_others_are_not_slowed(
+    broker: QuotaBroker, loads: Loads
+) -> None:
+    percent = 10.0
+    broker.set_quota(APP, request_percentage=percent)
+    quiet = is_quiet(broker)
+    for _ in range(CLIENTS):
+        loads.ask(broker.connect())
+    time.sleep(WARM_UP_SECONDS)
+    other = broker.connect(client_id="other")
+    shares, slowest, began = list[float](), 0.0, time.monotonic()
+    while time.monotonic() - began < SECONDS:
+        asked = time.monotonic()
+        assert produce(other, 10) == 0
+        slowest = max(slowest, time.monotonic() - asked)
+        shares.append(broker.metrics()["kafka_server_request_request_time", "", "app"])
+        time.sleep(0.1)
+    check_rate(sum(shares) / len(shares), percent, quiet and is_quiet(broker))
+    assert slowest < 2.0 or not quiet
