@@ -20,6 +20,7 @@ from growth import BATCHES_PER_PARTITION, Place
 from load import Load
 from machine import GIGABYTE, MEGABYTE
 from ratios import Row
+from security_scenarios import LOGINS, login_broker, ruled_broker
 from suite import Skipped
 from tls_scenarios import tls_broker
 from wire import LATEST
@@ -35,6 +36,7 @@ TRANSACTION_SECONDS, SESSION_SECONDS = 3.0, 2.0
 DELETE_SOON, DELETE_SECONDS = {"log.segment.delete.delay.ms": "100"}, 60.0
 IDLE_CONNECTIONS, IDLE_SECONDS = 2_000, 0.5
 OPENED_PARTITIONS = 500
+RULES = 1_000
 # The large producer has reached its rate before the small one begins, and outlasts it.
 BESIDE_RATE, BESIDE_SECONDS, BESIDE_LEAD = 500 * MEGABYTE, 1.0, 0.2
 IDEMPOTENT = ("enable.idempotence=true", "acks=all")
@@ -54,6 +56,9 @@ ROWS: dict[str, Row] = {
     "fetch64": Row("fetch, 64 KiB requests", PER_GB),
     "tls-produce": Row("produce over TLS, 1 MB requests, 1,000-byte records", PER_GB, 0.6),
     "tls-fetch": Row("fetch over TLS, 1 MiB requests", PER_GB, 0.6),
+    "logins": Row("logins by SCRAM-SHA-512 over TLS", "CPU-s / 1,000", 1.0),
+    "handshakes": Row("TLS handshakes", "CPU-s / 1,000"),
+    "acl-produce": Row("one-record produce, 16 connections, 1,000 access rules", PER_REQUEST, 0.40),
     "session": Row("fetch of one partition in a session of 1,000", PER_REQUEST, 0.3),
     "librdkafka100": Row("librdkafka, idempotent, acks=all, 100-byte records", "records/s", 1.2, True),
     "librdkafka1000": Row("librdkafka, idempotent, acks=all, 1,000-byte records", "records/s", 1.2, True),
@@ -244,6 +249,31 @@ def tls_fetch(source: Source, scale: Scale) -> Iterator[Loaded]:
 
 
 @contextmanager
+def logins(source: Source, scale: Scale) -> Iterator[Loaded]:
+    count = scale(LOGINS)
+    with login_broker(source) as target:
+
+        def per_1_000(work: Callable[[int], Load]) -> float:
+            return per_100_000(target.broker, lambda: work(count)) / 100
+
+        def work() -> Figures:
+            return {"logins": per_1_000(target.log_in), "handshakes": per_1_000(target.shake_hands)}
+
+        yield Loaded(work, target.broker)
+
+
+@contextmanager
+def acl_produce(source: Source, scale: Scale) -> Iterator[Loaded]:
+    requests = scale(100_000)
+    with ruled_broker(source, RULES) as (broker, topic):
+
+        def work() -> Figures:
+            return {"acl-produce": per_100_000(broker, lambda: workloads.one_record(broker, topic, requests))}
+
+        yield Loaded(work, broker)
+
+
+@contextmanager
 def session(source: Source, scale: Scale) -> Iterator[Loaded]:
     with source.broker() as broker:
         topic = broker.topic("session", SESSION_PARTITIONS)
@@ -365,6 +395,8 @@ SCENARIOS: dict[str, Scenario] = {
     "fetch64": fetch("fetch64", workloads.FETCHED_BATCH_BYTES, 1),
     "tls-produce": tls_produce,
     "tls-fetch": tls_fetch,
+    "logins": logins,
+    "acl-produce": acl_produce,
     "session": session,
     "librdkafka100": librdkafka(100, 4_000_000),
     "librdkafka1000": librdkafka(1_000, 500_000),

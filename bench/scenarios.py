@@ -18,6 +18,7 @@ import growth
 import load
 import machine
 import replication_scenarios
+import security_scenarios
 import sessions
 import spark_suite
 import upkeep
@@ -244,6 +245,8 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "rebalance": groups.rebalance,
     "offsets": groups.offsets,
     "transactions": transactions.transactions,
+    "logins": security_scenarios.logins,
+    "acl-produce": security_scenarios.acl_produce,
     "cluster-create": cluster_scenarios.create,
     "cluster-failover": cluster_scenarios.failover,
     "cluster-idle": cluster_scenarios.idle,

@@ -25,6 +25,7 @@ class Target:
 
 
 PER_REQUEST, PER_GB, PER_CPU_SECOND = "CPU-s / 100,000", "CPU-s / GB", "MB / CPU-s"
+PER_LOGIN = "CPU-s / 1,000"
 TARGETS: dict[str, Target] = {
     "floor": Target("(this machine: append to a file)", PER_GB),
     "start": Target("start to first answer", "s", 0.4, "2"),
@@ -68,6 +69,12 @@ TARGETS: dict[str, Target] = {
     ),
     "transactions of 8": Target("the same, eight producers", "1 / s", 1_500, at_least=True),
     "transactions bulk": Target("20 MB transactions beside an idempotent producer", "%", 90, at_least=True),
+    "logins": Target("logins by SCRAM-SHA-512 over TLS", PER_LOGIN),
+    "handshakes": Target("TLS handshakes", PER_LOGIN),
+    "logins beside": Target("one record beside logins, one connection, p99.9", "ms", 20),
+    "acl 10": Target("one-record produce, 10 rules to no authorizer", "times", 1.05),
+    "acl 1000": Target("one-record produce, 1,000 rules to no authorizer", "times", 1.05),
+    "acl 10000": Target("one-record produce, 10,000 rules to no authorizer", "times", 1.05),
     "create topics": Target("cluster of 3: 1,000 topics through one request", "s", 5),
     "create topics beside": Target("one record beside it, one due every 5 ms, p99", "ms", 10),
     "create partitions": Target("cluster of 3: one topic of 1,000 partitions", "s", 2),

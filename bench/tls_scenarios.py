@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 @contextmanager
 def tls_broker(source: Source, settings: Mapping[str, str] | None = None) -> Iterator[tuple[Broker, Broker]]:
     """A broker by its plain listener, and the same broker by its TLS listener."""
-    keys, trusted = _make_keys(source.folder)
+    keys, trusted = make_keys(source.folder)
     tls_port, port = free_port(), free_port()
     tls = {
         "listeners": f"{{listeners}},SSL://127.0.0.1:{tls_port}",
@@ -39,7 +39,7 @@ def tls_broker(source: Source, settings: Mapping[str, str] | None = None) -> Ite
             relay.wait()
 
 
-def _make_keys(folder: Path) -> tuple[Path, Path]:
+def make_keys(folder: Path) -> tuple[Path, Path]:
     """A private key with its certificate, and the certificate alone."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

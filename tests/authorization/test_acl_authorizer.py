@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -16,7 +16,7 @@ from tidelog.errors import InvalidRequest, KafkaError
 from tidelog.metadata.async_tree import AsyncTree
 from tidelog.metadata.nodes import BadNode
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
-from tidelog.metadata.tree import NoNode
+from tidelog.metadata.tree import NoNode, Operation, Stat
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 from tidelog.network.request import client_address
 from tidelog.security.acl import AclBinding, AclBindingFilter, AclPermissionType, PatternType
@@ -102,6 +102,70 @@ def may_read(authorizer: AclAuthorizer, context: Context = ALICE, name: str = "o
 async def settle(seconds: float = 1.0) -> None:
     """Let simulated time pass (VirtualLoop): a test does not wait."""
     await asyncio.sleep(seconds)
+
+
+def test_the_work_for_a_rule_does_not_grow_with_the_rules_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notifications stay for a quarter of an hour: each change read all of them."""
+    nodes = steps = 0
+    get_all, multi = SimulatedTree.get_all, SimulatedTree.multi
+
+    async def counted_get_all(tree: SimulatedTree, paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
+        nonlocal nodes
+        wanted = list(paths)
+        nodes += len(wanted)
+        return await get_all(tree, wanted)
+
+    async def counted_multi(tree: SimulatedTree, operations: Sequence[Operation]) -> list[object]:
+        nonlocal steps
+        steps += 1
+        return await multi(tree, operations)
+
+    monkeypatch.setattr(SimulatedTree, "get_all", counted_get_all)
+    monkeypatch.setattr(SimulatedTree, "multi", counted_multi)
+
+    async def story(world: World) -> None:
+        nonlocal nodes, steps
+        here, there = await world.authorizer("a"), await world.authorizer("b")
+        rules = [rule(f"t{number}", pattern=PatternType(3 + number % 2)) for number in range(1_000)]
+        assert await here.create_acls(ALICE, rules) == [None] * len(rules)
+        await settle()
+        assert steps <= 25
+        assert may_read(there, name="t0")
+        assert may_read(there, name="t999-and-more")
+        nodes = steps = 0
+        assert await here.create_acls(ALICE, [rule("one-more")]) == [None]
+        await settle()
+        assert may_read(there, name="one-more")
+        assert nodes < 500
+
+    run(story)
+
+
+def test_one_rule_that_cannot_be_stored_does_not_keep_others_out() -> None:
+    async def story(world: World) -> None:
+        authorizer = await world.authorizer("a")
+        errors = await authorizer.create_acls(ALICE, [rule("a"), rule("b/c"), rule("d")])
+        assert [type(error) for error in errors] == [type(None), InvalidRequest, type(None)]
+        assert may_read(authorizer, name="a")
+        assert may_read(authorizer, name="d")
+
+    run(story)
+
+
+def test_rules_that_another_broker_changes_at_the_same_time_are_all_kept() -> None:
+    async def story(world: World) -> None:
+        here, there = await world.authorizer("a"), await world.authorizer("b")
+        names = [f"t{number}" for number in range(60)]
+        await asyncio.gather(
+            here.create_acls(ALICE, [rule(name) for name in names]),
+            there.create_acls(ALICE, [rule(name, "User:bob") for name in reversed(names)]),
+        )
+        await settle()
+        for authorizer in (here, there):
+            assert all(may_read(authorizer, name=name) for name in names)
+            assert all(may_read(authorizer, Context("User:bob"), name) for name in names)
+
+    run(story)
 
 
 def test_rules_are_in_the_tree_as_kafka_writes_them() -> None:

@@ -35,6 +35,9 @@ SUPER_USERS = "super.users"
 ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 REQUEST_TIMEOUT = "request.timeout.ms"
 
+PATTERNS_AT_ONCE = 50
+"""So many patterns get new rules in one step of the tree. Other changes wait for a step at most."""
+
 DECISIONS = 10_000
 """How many decisions are remembered."""
 
@@ -123,12 +126,34 @@ class AclAuthorizer:
         for binding in bindings:
             by_pattern.setdefault(binding.pattern, []).append(binding.entry)
         errors: dict[ResourcePattern, KafkaError] = {}
-        for pattern, added in by_pattern.items():
+        patterns = list(by_pattern)
+        for begin in range(0, len(patterns), PATTERNS_AT_ONCE):
+            some = {pattern: by_pattern[pattern] for pattern in patterns[begin : begin + PATTERNS_AT_ONCE]}
+            errors.update(await self._add_all(some))
+        return [errors.get(binding.pattern) for binding in bindings]
+
+    async def _add_all(
+        self, added: Mapping[ResourcePattern, Sequence[AccessControlEntry]]
+    ) -> dict[ResourcePattern, KafkaError]:
+        """Add rules to patterns, in one step if possible; returns the errors."""
+        try:
+            async with self._changing() as store:
+                entries = await store.add_all(added)
+                if entries is not None:
+                    for pattern, rules in entries.items():
+                        self.cache.replace(pattern, rules)
+                    return {}
+        except InvalidRequest:
+            pass  # of one of them
+        except KafkaError as error:
+            return dict.fromkeys(added, error)
+        errors: dict[ResourcePattern, KafkaError] = {}
+        for pattern, rules in added.items():
             try:
-                await self._add(pattern, added)
+                await self._add(pattern, rules)
             except KafkaError as error:
                 errors[pattern] = error
-        return [errors.get(binding.pattern) for binding in bindings]
+        return errors
 
     async def _add(self, pattern: ResourcePattern, added: Sequence[AccessControlEntry]) -> None:
         async with self._changing() as store:
@@ -217,8 +242,7 @@ class AclAuthorizer:
             self.cache.replace_all(await store.read_all())
             _log.info("all access rules are read again")
             return
-        for pattern in changed:
-            entries = await store.read(pattern)
+        for pattern, entries in (await store.read(changed)).items():
             if entries != self.cache.entries(pattern):
                 self.cache.replace(pattern, entries)
                 _log.info("access rules of %s %s are applied", pattern.resource_type.name, pattern.name)

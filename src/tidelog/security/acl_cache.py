@@ -6,6 +6,7 @@ with its name, of the wildcard, and of every prefix of its name.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -63,15 +64,33 @@ def _keys(entries: Sequence[AccessControlEntry], permission: AclPermissionType) 
 class _RulesOfType:
     """The rules of all patterns of a resource type."""
 
-    __slots__ = ("literal", "prefix_lengths", "prefixed")
+    __slots__ = ("_lengths", "literal", "prefix_lengths", "prefixed")
 
     def __init__(self) -> None:
         self.literal: dict[str, _Rules] = {}
         self.prefixed: dict[str, _Rules] = {}
         self.prefix_lengths: tuple[int, ...] = ()
+        self._lengths: Counter[int] = Counter()
 
     def of_pattern(self, pattern_type: PatternType) -> dict[str, _Rules]:
         return self.literal if pattern_type is LITERAL else self.prefixed
+
+    def replace(self, pattern_type: PatternType, name: str, rules: _Rules) -> int:
+        """Give a pattern these rules; returns how many more there are than before."""
+        patterns = self.of_pattern(pattern_type)
+        before = patterns.pop(name, None)
+        if rules.entries:
+            patterns[name] = rules
+        if pattern_type is PREFIXED:
+            self._count_prefix(len(name), bool(rules.entries) - (before is not None))
+        return len(rules.entries) - (0 if before is None else len(before.entries))
+
+    def _count_prefix(self, length: int, change: int) -> None:
+        """Note that there are more or fewer prefixes of a length."""
+        self._lengths[length] += change
+        is_known = length in self.prefix_lengths
+        if is_known != (self._lengths[length] > 0):
+            self.prefix_lengths = tuple(sorted(+self._lengths))
 
     def of_resource(self, name: str) -> list[_Rules]:
         found = []
@@ -97,13 +116,7 @@ class AclCache:
     def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
         """Give a pattern these rules and no others."""
         of_type = self._types.setdefault(pattern.resource_type, _RulesOfType())
-        patterns = of_type.of_pattern(pattern.pattern_type)
-        before = patterns.pop(pattern.name, None)
-        rules = _Rules(dict.fromkeys(entries))
-        if rules.entries:
-            patterns[pattern.name] = rules
-        self.count += len(rules.entries) - (0 if before is None else len(before.entries))
-        of_type.prefix_lengths = tuple(sorted({len(name) for name in of_type.prefixed}))
+        self.count += of_type.replace(pattern.pattern_type, pattern.name, _Rules(dict.fromkeys(entries)))
         self.generation += 1
 
     def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> None:
@@ -114,10 +127,7 @@ class AclCache:
             made = _Rules(dict.fromkeys(entries))
             if made.entries:
                 of_type = types.setdefault(pattern.resource_type, _RulesOfType())
-                of_type.of_pattern(pattern.pattern_type)[pattern.name] = made
-                count += len(made.entries)
-        for of_type in types.values():
-            of_type.prefix_lengths = tuple(sorted({len(name) for name in of_type.prefixed}))
+                count += of_type.replace(pattern.pattern_type, pattern.name, made)
         self._types, self.count = types, count
         self.generation += 1
 

@@ -7,10 +7,11 @@ step. A node that another broker changed meanwhile is read again, so that no cha
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tidelog.errors import InvalidRequest, KafkaStorageError
 from tidelog.metadata import paths
@@ -57,6 +58,15 @@ ATTEMPTS = 100
 """How often a change is made again because another broker changed the same rules."""
 
 
+MOST_BYTES = 256 * 1024
+"""So much of rules is written in one step: ZooKeeper takes up to 1 MB."""
+
+CLEANED = 100
+"""How many old notifications are looked at with each read: all of them would make every change slower."""
+
+RulesByPattern: TypeAlias = dict[ResourcePattern, Entries]
+
+
 class AclChangeNotice(NamedTuple):
     """`pattern` is None if the notification is not understood: any rules may have changed."""
 
@@ -78,7 +88,7 @@ class AclStore:
         for prefix in CHANGE_PREFIXES.values():
             await ensure_path(self._tree, parent_of(prefix))
 
-    async def read_all(self) -> dict[ResourcePattern, Entries]:
+    async def read_all(self) -> RulesByPattern:
         patterns: dict[str, ResourcePattern] = {}
         for pattern_type, root in ROOTS.items():
             parents = {
@@ -92,13 +102,13 @@ class AclStore:
         found = await self._tree.get_all(patterns)
         return {patterns[path]: _decode(path, data) for path, (data, _) in found.items()}
 
-    async def read(self, pattern: ResourcePattern) -> Entries:
-        path = path_of(pattern)
-        try:
-            data, _ = await self._tree.get(path)
-        except NoNode:
-            return ()
-        return _decode(path, data)
+    async def read(self, patterns: Iterable[ResourcePattern]) -> RulesByPattern:
+        """The rules of these patterns; one that has none has an empty tuple."""
+        paths = {path_of(pattern): pattern for pattern in patterns}
+        found = await self._tree.get_all(paths)
+        return {
+            pattern: _decode(path, found[path][0]) if path in found else () for path, pattern in paths.items()
+        }
 
     async def change(
         self, pattern: ResourcePattern, after: Callable[[Entries], Iterable[AccessControlEntry]]
@@ -130,6 +140,37 @@ class AclStore:
                 raise InvalidRequest(f"{pattern.name} has too many rules: {error}") from error
         raise KafkaStorageError(f"other brokers change the rules of {pattern.name} all the time")
 
+    async def add_all(
+        self, added: Mapping[ResourcePattern, Iterable[AccessControlEntry]]
+    ) -> RulesByPattern | None:
+        """Add rules to several patterns in one step; returns the rules that each has then.
+
+        None if the step fails, for instance because another broker changed one of them: `change` tells why.
+        """
+        patterns = {path_of(pattern): pattern for pattern in added}
+        found = await self._tree.get_all(patterns)
+        after: RulesByPattern = {}
+        operations: list[Operation] = []
+        size = 0
+        for path, pattern in patterns.items():
+            version: int | None = None
+            present: Entries = ()
+            if path in found:
+                data, stat = found[path]
+                present, version = _decode(path, data), stat.version
+                size += len(data)
+            after[pattern] = wanted = tuple(dict.fromkeys((*present, *added[pattern])))
+            if wanted != present:
+                operations += [_written(path, wanted, version), _notice(pattern)]
+        if size > MOST_BYTES:
+            return None
+        try:
+            if operations:
+                await self._tree.multi(operations)
+        except (BadVersion, NodeExists, NoNode, ConnectionLost, DataTooLarge):
+            return None
+        return after
+
     async def read_changes(
         self, pattern_type: PatternType, after: int, watch: Watch | None = None
     ) -> list[AclChangeNotice]:
@@ -139,7 +180,10 @@ class AclStore:
         """
         parent = parent_of(CHANGE_PREFIXES[pattern_type])
         by_path = {child_of(parent, name): _sequence(name) for name in await self._children(parent, watch)}
-        found = await self._tree.get_all(by_path)
+        new = [path for path, sequence in by_path.items() if sequence > after]
+        # The old ones are known. The first of them may have to be deleted.
+        old = heapq.nsmallest(CLEANED, by_path.keys() - new, key=by_path.__getitem__)
+        found = await self._tree.get_all([*old, *new])
         # By ZooKeeper's clock, not by that of a broker.
         limit = max((stat.ctime for _, stat in found.values()), default=0) - CHANGE_EXPIRY_MS
         notices = []
