@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 
 import pytest
 
@@ -15,10 +15,10 @@ from tidelog.metadata import nodes
 from tidelog.metadata.async_tree import ConnectionLost, SessionExpired
 from tidelog.metadata.cluster_store import ClusterStore, ConfigChangeNotice, KRaftController
 from tidelog.metadata.controller_store import ControllerStore
-from tidelog.metadata.operations import CHANGE_EXPIRY_MS, ControllerEpoch, Fenced
+from tidelog.metadata.operations import CHANGE_EXPIRY_MS, CLEANED, ControllerEpoch, Fenced
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.state import NO_STATE_NODE, PartitionState, TopicState
-from tidelog.metadata.tree import Create, DataTooLarge, Delete, NodeExists, NoNode, Operation, Result
+from tidelog.metadata.tree import Create, DataTooLarge, Delete, NodeExists, NoNode, Operation, Result, Stat
 from tidelog.metadata.tree_writes import MAX_MULTI_BYTES, MAX_MULTI_OPERATIONS, Step, write_steps
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 from tidelog.partitions import TopicPartition
@@ -478,6 +478,33 @@ def test_changed_settings_are_announced_and_old_announcements_are_deleted() -> N
         last = [ConfigChangeNotice(3, "brokers/1")]
         assert await store.read_config_changes(2) == last
         assert await store.read_config_changes(-1) == last
+
+    run(story)
+
+
+def test_a_read_of_announcements_does_not_grow_with_those_of_the_last_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    get_all = SimulatedTree.get_all
+
+    async def counted(tree: SimulatedTree, paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
+        wanted = list(paths)
+        read.extend(wanted)
+        return await get_all(tree, wanted)
+
+    async def story(world: World) -> None:
+        store = await world.store()
+        for number in range(250):
+            await store.write_config(f"users/u{number}", {"a": "1"})
+        monkeypatch.setattr(SimulatedTree, "get_all", counted)
+        assert await store.read_config_changes(248) == [ConfigChangeNotice(249, "users/u249")]
+        assert len(read) == 1 + CLEANED
+        # The oldest are read, so that they are deleted once they are old.
+        await asyncio.sleep(CHANGE_EXPIRY_MS / 1000 + 1)
+        await store.write_config("users/u", {"a": "1"})
+        while len(await store.tree.children("/config/changes")) > 1:
+            assert await store.read_config_changes(249) == [ConfigChangeNotice(250, "users/u")]
 
     run(story)
 

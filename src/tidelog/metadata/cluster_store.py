@@ -360,7 +360,7 @@ class ClusterStore:
             child_of(paths.CONFIG_CHANGES, name): _sequence(name)
             for name in await self._children(paths.CONFIG_CHANGES, watch)
         }
-        found = await self.tree.get_all(by_path)
+        found = await self.tree.get_all(operations.unread(by_path, after))
         # By ZooKeeper's clock: a broker whose own clock is ahead would delete what the others have not read.
         limit = max((stat.ctime for _, stat in found.values()), default=0) - CHANGE_EXPIRY_MS
         await self._delete([path for path, (_, stat) in found.items() if stat.ctime < limit])

@@ -5,6 +5,7 @@ The blocking MetadataStore and the asynchronous ClusterStore share them.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -28,7 +29,16 @@ MAX_PRODUCER_ID = 2**63 - 1
 CHANGE_EXPIRY_MS = 15 * 60 * 1000
 """How long notifications of changed settings stay, as in Kafka."""
 
+CLEANED = 100
+"""How many known notifications are read beside the new ones: all of them would make every change slower."""
+
 T = TypeVar("T")
+
+
+def unread(sequences: Mapping[str, int], after: int) -> list[str]:
+    """The paths of notifications to read: those with a number above `after`, and the oldest of the others."""
+    new = {path for path, sequence in sequences.items() if sequence > after}
+    return [*heapq.nsmallest(CLEANED, sequences.keys() - new, key=sequences.__getitem__), *new]
 
 
 class Fenced(Exception):

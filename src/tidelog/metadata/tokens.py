@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelog.metadata import paths
 from tidelog.metadata.async_tree import AsyncTree, ConnectionLost
 from tidelog.metadata.async_tree import ensure_path as ensure_path_async
-from tidelog.metadata.operations import CHANGE_EXPIRY_MS, decode
+from tidelog.metadata.operations import CHANGE_EXPIRY_MS, decode, unread
 from tidelog.metadata.security_nodes import TokenNode
 from tidelog.metadata.tree import NodeExists, NoNode, Tree, Watch, child_of, ensure_path
 
@@ -102,7 +102,7 @@ class ZooKeeperTokens:
         """The newest number, and the ids of tokens in notifications above `after`. Old ones are deleted."""
         names = await self.tree.children(TOKEN_CHANGES, watch)
         by_path = {child_of(TOKEN_CHANGES, name): int(name.rpartition("_")[2]) for name in names}
-        found = await self.tree.get_all(by_path)
+        found = await self.tree.get_all(unread(by_path, after))
         limit = max((stat.ctime for _, stat in found.values()), default=0) - CHANGE_EXPIRY_MS
         for path, (_, stat) in found.items():
             if stat.ctime < limit:

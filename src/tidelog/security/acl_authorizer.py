@@ -148,9 +148,9 @@ class AclAuthorizer:
         except KafkaError as error:
             return dict.fromkeys(added, error)
         errors: dict[ResourcePattern, KafkaError] = {}
-        for pattern, rules in added.items():
+        for pattern, wanted in added.items():
             try:
-                await self._add(pattern, rules)
+                await self._add(pattern, wanted)
             except KafkaError as error:
                 errors[pattern] = error
         return errors

@@ -7,7 +7,6 @@ step. A node that another broker changed meanwhile is read again, so that no cha
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from tidelog.errors import InvalidRequest, KafkaStorageError
 from tidelog.metadata import paths
 from tidelog.metadata.async_tree import AsyncTree, ConnectionLost, ensure_path
 from tidelog.metadata.nodes import BadNode
-from tidelog.metadata.operations import CHANGE_EXPIRY_MS
+from tidelog.metadata.operations import CHANGE_EXPIRY_MS, unread
 from tidelog.metadata.security_nodes import AclChange, AclEntry, decode_acls, encode_acls
 from tidelog.metadata.tree import (
     BadVersion,
@@ -60,9 +59,6 @@ ATTEMPTS = 100
 
 MOST_BYTES = 256 * 1024
 """So much of rules is written in one step: ZooKeeper takes up to 1 MB."""
-
-CLEANED = 100
-"""How many old notifications are looked at with each read: all of them would make every change slower."""
 
 RulesByPattern: TypeAlias = dict[ResourcePattern, Entries]
 
@@ -180,10 +176,7 @@ class AclStore:
         """
         parent = parent_of(CHANGE_PREFIXES[pattern_type])
         by_path = {child_of(parent, name): _sequence(name) for name in await self._children(parent, watch)}
-        new = [path for path, sequence in by_path.items() if sequence > after]
-        # The old ones are known. The first of them may have to be deleted.
-        old = heapq.nsmallest(CLEANED, by_path.keys() - new, key=by_path.__getitem__)
-        found = await self._tree.get_all([*old, *new])
+        found = await self._tree.get_all(unread(by_path, after))
         # By ZooKeeper's clock, not by that of a broker.
         limit = max((stat.ctime for _, stat in found.values()), default=0) - CHANGE_EXPIRY_MS
         notices = []
