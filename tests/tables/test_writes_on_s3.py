@@ -9,14 +9,16 @@ import pytest
 
 from tests.support.s3 import S3, s3_server
 from tests.tables.arrow_rows import frame, without_spark
+from tidelog.spark.pipelines.batch_metrics import MetricsFiles
 from tidelog.spark.tables import Fenced, Tables, task_files
+from tidelog.spark.tables.store import Store
 
 
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    with s3_server() as server:
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
+            patch.setenv(name, value)
         yield server
 
 
@@ -51,3 +53,13 @@ def test_batches_are_in_the_bucket_once(s3: S3, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Fenced):
         put(tables, 1)
     assert numbers(tables) == [0, 1, 10, 11]
+
+
+def test_small_files_are_in_the_bucket(s3: S3) -> None:
+    store = Store.of(None, "s3://tables/small")
+    store.put("plans/one.json", b"{}")
+    store.put("plans/one.json", b"[]")
+    files = MetricsFiles(store)
+    files.write("plans/two words.json", "ü")
+    assert files.names("plans") == ["one.json", "two words.json"]
+    assert [files.read(f"plans/{name}") for name in files.names("plans")] == ["[]", "ü"]

@@ -142,7 +142,7 @@ class MetricsFiles:
     """Small files in one place of a store, by their paths below it."""
 
     def __init__(self, store: Store) -> None:
-        self._local = store.is_local
+        self._store = store
         self._system = store.files()
 
     def names(self, folder: str) -> list[str]:
@@ -152,13 +152,12 @@ class MetricsFiles:
         return sorted(str(entry.base_name) for entry in found)
 
     def make_folder(self, path: str) -> None:
-        if self._local:  # object stores have no folders
+        if self._store.is_local:  # object stores have no folders
             self._system.create_dir(path)
 
     def write(self, path: str, text: str) -> None:
         """Write a file, in the place of one that is there."""
-        with self._system.open_output_stream(path) as file:
-            file.write(text.encode())
+        self._store.put(path, text.encode())
 
     def read(self, path: str) -> str:
         with self._system.open_input_stream(path) as file:

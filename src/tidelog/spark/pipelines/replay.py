@@ -177,8 +177,7 @@ class Replays:
 
     def _record(self, plan: Plan) -> None:
         """Write the plan. From here on the replay takes place, whatever is killed."""
-        with self._folder.below(plan.id).files().open_output_stream(PLAN) as file:
-            file.write(json.dumps(asdict(plan)).encode())
+        self._folder.below(plan.id).put(PLAN, json.dumps(asdict(plan)).encode())
 
     # -- its execution
 

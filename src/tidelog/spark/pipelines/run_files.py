@@ -131,7 +131,6 @@ class StoreFiles:
         from deltalake._internal import DeltaFileSystemHandler
 
         self.store = store
-        # PyArrow's wrapper of this class cannot write: it passes buffers where bytes are expected.
         self._files = DeltaFileSystemHandler(
             table_uri=store.uri, options=dict(store.options), known_sizes=None
         )
@@ -144,9 +143,7 @@ class StoreFiles:
             return None
 
     def write(self, name: str, text: str) -> None:
-        stream = self._files.open_output_stream(name, {})
-        stream.write(text.encode())
-        stream.close()  # type: ignore[attr-defined]  # missing from the stub; without it nothing is written
+        self.store.put(name, text.encode())
 
     def delete(self, name: str) -> None:
         try:

@@ -86,8 +86,7 @@ class Migration:
                 self._commit(old, batch, names[batch.slug])
             rows = self._check(old, names)
             found = {names[batch.slug]: batch.number for batch in old.batches}
-            with self._files.open_output_stream(MIGRATED) as stream:
-                stream.write(json.dumps({"rows": rows, "batches": found}).encode())
+            self.store.put(MIGRATED, json.dumps({"rows": rows, "batches": found}).encode())
         return Migrated(old.name, rows, found)
 
     def _apart(self, old: OldTable) -> list[OldBatch]:
