@@ -1,4 +1,4 @@
-"""`tidelog pipeline migrate`: turns tables of the format before Delta into Delta tables."""
+"""`tidelog pipeline migrate`: brings the tables of earlier versions into the form of today."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import click
 
 def migrate_tables(data: str, writers: Sequence[str]) -> None:
     """Migrate the data folder, and print the progress and what can be removed."""
-    from tidelog.spark.pipelines.migrate import migrate
+    from tidelog.spark.pipelines.migrate import lay_out_tables, migrate
 
-    done = migrate(data, writers=writers, progress=lambda line: click.echo(line, err=True))
+    def progress(line: str) -> None:
+        click.echo(line, err=True)
+
+    done = migrate(data, writers=writers, progress=progress)
+    moved = lay_out_tables(data, progress=progress)
+    for name, rows in moved.items():
+        click.echo(f"{name}: {rows:,} rows in new folders")
     if not done:
-        click.echo(f"no table in {data} is of the format before Delta")
+        if not moved:
+            click.echo(f"no table in {data} is of the format before Delta, and none has other folders")
         return
     for table in done:
         batches = ", ".join(f"batch {number} of {writer}" for writer, number in sorted(table.batches.items()))

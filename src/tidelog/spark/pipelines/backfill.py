@@ -293,8 +293,9 @@ def backfilled_sinks(flow: Flow) -> list[Sink]:
         elif isinstance(sink, Table):
             if sink.keys:
                 raise BackfillRefused(
-                    f"table {sink.name} has keys: an older row would replace a newer one. Remove the flow's "
-                    "checkpoint and the table to compute all of it"
+                    f"table {sink.name} has keys: a row of a key comes from records of any day, so "
+                    "days cannot be computed by themselves. Remove the flow's checkpoint and its tables "
+                    "to compute all of it"
                 )
             if sink.partition_by != ("day",):
                 raise BackfillRefused(f"table {sink.name} is not partitioned by day alone")

@@ -126,7 +126,8 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
             steps=(sound(CREDITS), once, credited),
             sinks=(
                 Table("balances", keys=("user_id",), select=totals),
-                Table("daily_earnings", keys=("user_id", "day"), select=by_day),
+                # By day: a merge reads the files of the days that have changed, and no others.
+                Table("daily_earnings", keys=("user_id", "day"), partition_by=("day",), select=by_day),
                 Topic("ml_balances", key="user_id", select=totals, compacted=True),
             ),
             output_mode="update",

@@ -150,10 +150,14 @@ def _check(table: str, shape: Shape) -> None:
 
 
 def _check_same_kind(table: str, current: Shape, wanted: Shape) -> None:
-    for what, is_, asked in (
-        ("partitioned", current.partition_by, wanted.partition_by),
-        ("keyed", current.keys, wanted.keys),
-    ):
+    """Raise TableError for a table with another key, or other folders.
+
+    Merges keep the folders that a keyed table has: they are those of the version that created it.
+    """
+    kinds = [("keyed", current.keys, wanted.keys)]
+    if not wanted.keys:
+        kinds.insert(0, ("partitioned", current.partition_by, wanted.partition_by))
+    for what, is_, asked in kinds:
         if is_ != asked:
             raise TableError(
                 f"table {table} is {what} by {', '.join(is_) or 'nothing'} and cannot be written as one that "
