@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.s3 import S3, SECRET, s3_server
+from tidelog.config import ConfigError
+from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, Source, Table
+from tidelog.spark.pipelines.run_options import Options
+from tidelog.spark.pipelines.runner import start
 from tidelog.spark.tables import Tables
 from tidelog.spark.tables.errors import Fenced, TableError
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_reads import spark_reads
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.hands import Hands
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +89,35 @@ def test_a_wrong_key_or_bucket_is_an_error_without_credentials(spark: SparkSessi
         absent.below("t").delta()
         absent.check_commits()
     assert SECRET not in str(failed.value)
+
+
+def words(rows: DataFrame, context: Context) -> DataFrame:
+    return rows.selectExpr("cast(value as string) as word")
+
+
+def test_a_pipeline_has_its_tables_in_a_bucket_and_its_checkpoints_in_a_folder(
+    spark: SparkSession, s3: S3, hands: Hands, tmp_path: Path
+) -> None:
+    """Without Hadoop's jar for S3, Spark writes no checkpoint there."""
+    topic = hands.topic()
+    flow = Flow("all", Source((topic,)), (Table("words"),), steps=(words,))
+    pipeline = Pipeline("words", "Words.", "Words.", lambda settings: (flow,))
+    inside = Options(hands.bootstrap, "s3://tables/pipelines", trigger="available-now")
+    beside = replace(inside, checkpoints=str(tmp_path / "here"))
+
+    def run(options: Options) -> None:
+        with start([pipeline], options, spark=spark) as running:
+            running.wait()
+
+    with pytest.raises(ConfigError, match=r"no file system for s3a here .*: give --checkpoints DIR on a"):
+        run(inside)
+    for word in ("one", "two"):
+        hands.produce(topic, [word])
+        run(beside)
+    with pytest.raises(ConfigError, match=r"the last run of words had its checkpoints in file:.*/here: give"):
+        run(replace(inside, checkpoints=str(tmp_path / "elsewhere")))
+    (tmp_path / "here").rename(tmp_path / "elsewhere")
+    hands.produce(topic, ["three"])
+    run(replace(inside, checkpoints=str(tmp_path / "elsewhere")))
+    found = Tables(spark, "s3://tables/pipelines/tables").read("words").collect()
+    assert sorted(row.word for row in found) == ["one", "three", "two"]

@@ -18,7 +18,7 @@ import click
 
 from tidelog.cli.flags import KafkaStyleGroup, bootstrap_server, valued
 from tidelog.cli.output import Signals, output_option, pairs, print_json, settings_from, tool_command
-from tidelog.cli.pipeline_failing import data_option, pipeline_failing
+from tidelog.cli.pipeline_failing import checkpoints_option, data_option, pipeline_failing
 from tidelog.cli.pipeline_repair import backfill, replay
 from tidelog.cli.pipeline_submit import submit
 
@@ -54,6 +54,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the clients, for example security.")
 @data_option
+@checkpoints_option
 @click.option(
     "--trigger",
     metavar="WHEN",
@@ -117,6 +118,7 @@ def run(
     bootstrap_server: str,
     command_config: str | None,
     data: str,
+    checkpoints: str,
     trigger: str,
     set: tuple[str, ...],
     config: str | None,
@@ -149,6 +151,7 @@ def run(
         options = Options(
             bootstrap=bootstrap_server,
             data=data,
+            checkpoints=checkpoints,
             master=master,
             trigger=trigger,
             settings=settings,
@@ -509,6 +512,7 @@ def stop(
     help="The new number of state partitions.",
 )
 @data_option
+@checkpoints_option
 @several("--set", "NAME=VALUE", "A setting of a pipeline, if it changes its flows.")
 @valued("--config", "FILE", "Settings of pipelines in a file: TOML, or properties.")
 @valued("--master", "URL", "The Spark master; by default the cores of this machine (local[*]).")
@@ -517,6 +521,7 @@ def repartition(
     names: tuple[str, ...],
     state_partitions: int,
     data: str,
+    checkpoints: str,
     set: tuple[str, ...],
     config: str | None,
     master: str | None,
@@ -530,7 +535,14 @@ def repartition(
 
         settings = {**(read_settings(config) if config else {}), **pairs(set, "--set")}
         conf = pairs(spark_conf, "--spark-conf")
-        options = Options(data=data, master=master, settings=settings, spark_conf=conf, spark_log=True)
+        options = Options(
+            data=data,
+            checkpoints=checkpoints,
+            master=master,
+            settings=settings,
+            spark_conf=conf,
+            spark_log=True,
+        )
         for each in repartition(names, state_partitions, options):
             if each.before is None:
                 click.echo(f"{each.flow}: no state")
@@ -562,7 +574,7 @@ def report(data: str, out: str | None) -> None:
 @data_option
 @several("--writer", "NAME", "A writer of the old tables, pipeline/flow, without a checkpoint in the folder.")
 def migrate(data: str, writer: tuple[str, ...]) -> None:
-    """Turn tables of the format before Delta into Delta tables, once. A killed migration is run again."""
+    """Bring tables of earlier versions into the form of today, once. A killed migration is run again."""
     with pipeline_failing():
         from tidelog.cli.pipeline_migrate import migrate_tables
 

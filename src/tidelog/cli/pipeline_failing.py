@@ -22,6 +22,12 @@ data_option = click.option(
     show_default=True,
     help="The folder of tables, checkpoints and status, or any path that Spark can write.",
 )
+checkpoints_option = click.option(
+    "--checkpoints",
+    metavar="DIR",
+    default="",
+    help="The folder of checkpoints, on another file system than --data; by default in --data.",
+)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 
 from tidelog.cli.flags import bootstrap_server, valued
 from tidelog.cli.output import output_option, pairs, print_json, settings_from, tool_command
-from tidelog.cli.pipeline_failing import data_option, pipeline_failing
+from tidelog.cli.pipeline_failing import checkpoints_option, data_option, pipeline_failing
 
 if TYPE_CHECKING:
     from tidelog.spark.pipelines.replay import Outcome
@@ -100,6 +100,7 @@ class Day(click.ParamType):  # type: ignore[type-arg]
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the clients, for example security.")
 @data_option
+@checkpoints_option
 @click.option("--from", "first", metavar="DAY", type=Day(), required=True, help="The first day, in UTC.")
 @click.option("--to", "end", metavar="DAY", type=Day(), required=True, help="The day after the last one.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="A setting of the pipeline.")
@@ -112,6 +113,7 @@ def backfill(
     bootstrap_server: str,
     command_config: str | None,
     data: str,
+    checkpoints: str,
     first: date,
     end: date,
     settings: tuple[str, ...],
@@ -142,7 +144,7 @@ def backfill(
         chosen = resolve([found], given)[found.name]
         client = {key: str(value) for key, value in settings_from(command_config).items()}
         client.pop("bootstrap.servers", None)
-        place = Place(bootstrap_server, data.rstrip("/"), client, 0)
+        place = Place(bootstrap_server, data.rstrip("/"), client, 0, checkpoints)
         options = Options(
             data=data, master=master, spark_conf=pairs(spark_conf, "--spark-conf"), spark_log=True
         )

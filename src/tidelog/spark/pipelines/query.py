@@ -7,6 +7,7 @@ replayed after a failure changes nothing that it has written already.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -68,13 +69,21 @@ class Place:
     data: str
     client: Mapping[str, str]
     max_offsets_per_trigger: int
+    checkpoints: str = ""
+    """The folder of checkpoints. Empty: `checkpoints` below `data`."""
 
     @property
     def tables(self) -> str:
         return f"{self.data}/tables"
 
+    @property
+    def checkpoint_root(self) -> str:
+        """The address of all checkpoints for Hadoop, which knows S3 as s3a."""
+        root = self.checkpoints.rstrip("/") or f"{self.data}/checkpoints"
+        return re.sub("^s3://", "s3a://", root)
+
     def checkpoint(self, pipeline: str, flow: str) -> str:
-        return f"{self.data}/checkpoints/{pipeline}/{flow}"
+        return f"{self.checkpoint_root}/{pipeline}/{flow}"
 
     def options(self) -> dict[str, str]:
         """The options of source and sink to reach the cluster."""

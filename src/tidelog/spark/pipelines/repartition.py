@@ -40,7 +40,7 @@ def repartition(
     given = {name: value for name, value in options.settings.items() if name != SETTING}
     settings = resolve(pipelines, given)
     folder = state_folder(options, spark)
-    place = Place("", options.data.rstrip("/"), {}, 0)
+    place = Place("", options.data.rstrip("/"), {}, 0, options.checkpoints)
     with ExitStack() as stack:
         for pipeline in pipelines:
             claim = folder.claim(pipeline.name)

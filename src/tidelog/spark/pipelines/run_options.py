@@ -44,6 +44,8 @@ class Options:
     metrics_port: int | None = None
     """The port of Prometheus metrics; 0 takes a free one, None serves none."""
     metrics_host: str = "127.0.0.1"
+    checkpoints: str = ""
+    """The folder of checkpoints, on any file system of Hadoop. Empty: `checkpoints` below `data`."""
     spark_log: bool = False
     """Spark's log goes to `spark.log` in the status folder, not to this program's outputs."""
 

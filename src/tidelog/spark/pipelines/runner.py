@@ -16,6 +16,7 @@ from tidelog.spark.cluster import AdminLink
 from tidelog.spark.files import Files
 from tidelog.spark.pipelines import batch_metrics, state
 from tidelog.spark.pipelines.batch_metrics import MetricsFiles, MetricsLog, MetricsTable
+from tidelog.spark.pipelines.checkpoint_folder import checkpoint_folder, refuse_moved
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Table
 from tidelog.spark.pipelines.metrics_endpoint import FlowMetrics, MetricsEndpoint
 from tidelog.spark.pipelines.migrate import refuse_old_tables
@@ -142,10 +143,13 @@ class Running:
             self.options.data.rstrip("/"),
             self.options.client,
             self.options.max_offsets_per_trigger,
+            self.options.checkpoints,
         )
         self._write_status(force=True)
         self._spark, self._owns_spark = spark or new_session(self.options), spark is None
-        check_same_place(self.folder, Files(self._spark, self.options.data).root)
+        if self.folder.files.store.is_local:
+            check_same_place(self.folder, Files(self._spark, self.options.data).root)
+        self._find_checkpoints(place)
         wanted = wanted_partitions(self.options)
         if wanted is not None and spark is not None:
             self._spark = session_with(spark, wanted)
@@ -177,6 +181,15 @@ class Running:
             self._write_status(force=True)
         self._maintenance = Maintenance(store, self._maintenance_settings, self._table_names)
         self._maintenance.start()
+
+    def _find_checkpoints(self, place: Place) -> None:
+        """Note where the checkpoints are. Raises ConfigError if Spark cannot write there, or they moved."""
+        root = checkpoint_folder(self.spark, place)
+        for running in self.pipelines:
+            before = running.claim.before
+            if before is not None:
+                refuse_moved(running.name, before.checkpoints, root)
+            running.status.checkpoints = root.root if place.checkpoints else ""
 
     def _table_names(self) -> list[str]:
         """The tables that this run writes."""

@@ -58,6 +58,8 @@ class PipelineStatus:
     jvm_pid: int = 0
     bootstrap: str = ""
     data: str = ""
+    checkpoints: str = ""
+    """The address of the folder of checkpoints, if it is not below the data."""
     trigger: str = ""
     started_at: float = 0.0
     updated_at: float = 0.0
