@@ -21,6 +21,7 @@ import replication_scenarios
 import security_scenarios
 import sessions
 import spark_suite
+import tables_suite
 import upkeep
 import workloads
 from broker import Broker
@@ -261,4 +262,10 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "clients": clients.clients,
     "consumers": clients_consume.consumers,
     "spark": spark_suite.spark,
+    "tables-collect": tables_suite.collect,
+    "tables-small": tables_suite.small,
+    "tables-merge": tables_suite.merge,
+    "tables-commits": tables_suite.commits,
+    "tables-rings": tables_suite.rings,
+    "tables-five": tables_suite.five,
 }
