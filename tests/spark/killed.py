@@ -1,8 +1,8 @@
 """`python -m tests.spark.killed PLAN pipeline run ...`: the tool, killed with all its processes as planned.
 
-PLAN is JSON: `write` counts the calls that write a sink (the one named `sink`, or any), `when` is before,
-after or during it (`seconds` after its beginning); `plain` plants a fault: topics are written without
-transactions. Null kills nobody.
+PLAN is JSON: `write` counts the calls that write a sink (the one named `sink`, those of the pipeline named
+`pipeline`, or any), `when` is before, after or during it (`seconds` after its beginning); `plain` plants a
+fault: topics are written without transactions. Null kills nobody.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ class Killer:
     ) -> None:
         with self._lock:
             assert isinstance(self._left, int)
-            self._left -= self._plan.get("sink") in (None, sink.name)
-            hit = self._left == 0 and self._plan.get("sink") in (None, sink.name)
+            meant = self._plan.get("sink") in (None, sink.name)
+            meant = meant and self._plan.get("pipeline") in (None, context.pipeline)
+            self._left -= meant
+            hit = self._left == 0 and meant
         when = self._plan["when"] if hit else None
         if when == "before":
             kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from tests.spark.test_pipeline_kills import SECONDS, Story
 from tests.support.cluster import ClusterOfBrokers
 from tests.support.own_cluster import BrokersInTurn
 from tests.support.wait import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def test_every_row_comes_from_the_source_to_the_sink_once(cluster: ClusterOfBrok
 
 
 def test_the_tables_of_a_pipeline_are_right_to_the_last_unit(
-    cluster: ClusterOfBrokers, tmp_path: Path
+    spark: SparkSession, cluster: ClusterOfBrokers, tmp_path: Path
 ) -> None:
     brokers = BrokersInTurn(cluster)
     with Hands(brokers.bootstrap) as hands:
@@ -44,4 +48,4 @@ def test_the_tables_of_a_pipeline_are_right_to_the_last_unit(
         brokers.restart()
         process.wait(SECONDS)
         story.finish()
-        assert story.faults() == []
+        assert story.faults(spark) == []

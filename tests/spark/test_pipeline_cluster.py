@@ -12,12 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spark.hands import Hands
+from tests.spark.readers import Expected, readers, table_faults
 from tests.spark.standalone import (
     SECONDS,
     SUCCESS,
@@ -31,9 +33,11 @@ from tests.spark.standalone import (
     tasks_by_worker,
 )
 from tests.support.scale import scale
-from tests.support.wait import eventually
-from tidelog.spark.pipelines.report_readers import LocalReader
+from tests.support.wait import eventually, patience
 from tidelog.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TROUBLED = Path(__file__).with_name("troubled.py")
 PLAIN = Path(__file__).with_name("plain_words.py")
@@ -68,8 +72,20 @@ class Words:
         for partition in (0, 1):
             self.hands.produce("words", [*fresh[partition::2], *known[: count // 4]], partition)
 
-    def run(self, address: str, *, killed: dict[str, object] | None = None, pipeline: Path = TROUBLED) -> int:
-        """Run to the end of the log; returns the exit code of the tool."""
+    def run(
+        self,
+        address: str,
+        *,
+        killed: dict[str, object] | None = None,
+        pipeline: Path = TROUBLED,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Run to the end of the log; returns the exit code of the tool. `meanwhile` is called repeatedly."""
+
+        def ended() -> bool:
+            meanwhile()
+            return process.poll() is not None
+
         command = [
             *(sys.executable, "-m", "tests.spark.killed", json.dumps(killed)),
             *("pipeline", "run", str(pipeline), "--set", f"trouble={self.trouble}", "--master", address),
@@ -87,7 +103,8 @@ class Words:
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable},
             )
         try:
-            return process.wait(SECONDS)
+            eventually(ended, "it ends", patience(SECONDS), 0.1)
+            return process.wait()
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -119,10 +136,9 @@ class Words:
         spark_log = self.folder / "data" / "status" / "spark.log"
         return self.log.read_text()[-3000:] + (spark_log.read_text()[-4000:] if spark_log.exists() else "")
 
-    def faults(self) -> list[str]:
-        rows = LocalReader(self.folder / "data" / "tables").counts("words", ("word",))
-        found = [f"table: {row} {times} times" for row, times in rows.items() if times != 1]
-        found += [f"table: {word} is missing" for word in self.sent - {row[0] for row in rows}]
+    def faults(self, spark: SparkSession) -> list[str]:
+        expected = {"words": Expected.of(("word",), ((word,) for word in self.sent))}
+        found = table_faults(readers(f"{self.folder}/data/tables", spark), expected)
         values = sorted(json.loads(value)["word"] for value in self.hands.log("words-once"))
         if values != sorted(self.sent):
             found.append(
@@ -138,23 +154,24 @@ def hands() -> Iterator[Hands]:
 
 
 def test_killed_executors_slow_tasks_and_a_killed_driver_lose_and_double_nothing(
-    tmp_path: Path, hands: Hands
+    spark: SparkSession, tmp_path: Path, hands: Hands
 ) -> None:
     story, events = Words(tmp_path, hands), tmp_path / "events"
-    with cluster(tmp_path / "cluster") as spark:
+    with cluster(tmp_path / "cluster") as found:
         story.send(160)
         story.plan("slow", "executor")
-        assert story.run(spark.address, killed={"write": 5, "when": "after"}) == -signal.SIGKILL, story.told()
-        eventually(lambda: spark.state()["completedapps"], "the master saw the driver end", 60)
+        assert story.run(found.address, killed={"write": 5, "when": "after"}) == -signal.SIGKILL, story.told()
+        eventually(lambda: found.state()["completedapps"], "the master saw the driver end", 60)
         story.send(40)
-        story.finish(spark.address)
+        story.finish(found.address)
         assert story.done() == ["executor", "slow"], "both happened"
         pages = {f"http://{address}" for address in tasks_by_worker(events)}
-        assert pages == spark.alive(), "tasks ran on both workers"
-    assert story.faults() == []
+        assert pages == found.alive(), "tasks ran on both workers"
+    assert story.faults(spark) == []
     hands.produce("words-once", ['{"word": "word-1"}'])
     story.sent.add("never sent")
-    assert len(story.faults()) == 2, "a doubled value and a missing row would be found"
+    faults = story.faults(spark)
+    assert [fault.split(":")[0] for fault in faults] == [*["words"] * 3, "topic"], "they would be found"
     ended = reasons(events)
     assert ended["ExecutorLostFailure"] > 0, ended
     assert copies(events) > 0, "a slow task got a copy"
@@ -164,28 +181,33 @@ def test_killed_executors_slow_tasks_and_a_killed_driver_lose_and_double_nothing
 
 
 @pytest.mark.long
-def test_killed_workers_lose_and_double_nothing(tmp_path: Path, hands: Hands) -> None:
+def test_killed_workers_lose_and_double_nothing(spark: SparkSession, tmp_path: Path, hands: Hands) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     draw, story = random.Random(seed), Words(tmp_path, hands)
-    with cluster(tmp_path / "cluster") as spark:
+    with cluster(tmp_path / "cluster") as found:
         for _ in range(scale(2, 6)):
             story.send(draw.randrange(80, 160))
             troubles = ["worker", *draw.choices(["executor", "slow"], k=2)]
             draw.shuffle(troubles)
             story.plan(*troubles, first=story.batches())
-            replace_killed(story, spark, {"write": draw.randrange(6, 12), "when": "during", "seconds": 0.3})
-            story.finish(spark.address)
-    assert story.faults() == []
+            replace_killed(story, found, {"write": draw.randrange(3, 7), "when": "during", "seconds": 0.3})
+            story.finish(found.address)
+    assert story.faults(spark) == []
     assert story.done().count("worker") >= 1
 
 
 def replace_killed(story: Words, spark: Cluster, killed: dict[str, object]) -> None:
-    """One run that the driver may not survive, and then as many workers as before."""
-    assert story.run(spark.address, killed=killed) in (0, -signal.SIGKILL), story.told()
-    for host, worker in list(spark.workers.items()):
-        if worker.process.poll() is not None:
-            spark.add_worker(host)
+    """One run that the driver may not survive. A worker that is killed is replaced at once."""
+
+    def replace() -> None:
+        for host, worker in list(spark.workers.items()):
+            if worker.process.poll() is not None:
+                spark.add_worker(host)
+
+    code = story.run(spark.address, killed=killed, meanwhile=replace)
+    assert code in (0, -signal.SIGKILL), story.told()
+    replace()
     eventually(lambda: len(spark.alive()) == 2, "two workers are there", SECONDS, 0.1)
 
 

@@ -14,16 +14,20 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spark.app_events import App
 from tests.spark.hands import Hands
+from tests.spark.readers import Expected, readers, table_faults
 from tests.support.scale import scale
 from tests.support.wait import eventually
-from tidelog.spark.pipelines.report_readers import LocalReader
 from tidelog.spark.pipelines.state import StateFolder
 from tidelog.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SECONDS = 400.0
 QUICK_START = (
@@ -95,20 +99,18 @@ class Story:
         code = self.run(None, "--trigger", "available-now")
         assert code == 0, f"ended with {code}: {self.told()}"
 
-    def faults(self) -> list[str]:
-        """What is not as a plain computation over the log has it."""
-        found: list[str] = []
-        for table, columns, expected in (
-            ("balances", ("user_id", "balance", "events", "last_event_at"), self.app.balances()),
-            ("daily_earnings", ("user_id", "day", "earned", "events"), self.app.days()),
-            ("task_progress", ("user_id", "task_id", "steps_done", "steps", "completed"), self.app.tasks()),
-            ("user_regions", ("user_id", "country", "number_type"), self.app.regions()),
-        ):
-            rows = LocalReader(self.data / "tables").counts(table, columns)
-            found += [f"{table}: {row} {times} times" for row, times in rows.items() if times != 1]
-            found += [f"{table}: {row} is missing" for row in expected - set(rows)]
-            found += [f"{table}: {row} is too much" for row in set(rows) - expected]
-        return found + self.topic_faults()
+    def faults(self, spark: SparkSession) -> list[str]:
+        """What is not as a plain computation over the log has it, whoever reads."""
+        steps = ("user_id", "task_id", "steps_done", "steps", "completed")
+        balances = ("user_id", "balance", "events", "last_event_at")
+        days = ("user_id", "day", "earned", "events")
+        expected = {
+            "balances": Expected.of(balances, self.app.balances()),
+            "daily_earnings": Expected.of(days, self.app.days()),
+            "task_progress": Expected.of(steps, self.app.tasks()),
+            "user_regions": Expected.of(("user_id", "country", "number_type"), self.app.regions()),
+        }
+        return table_faults(readers(f"{self.data}/tables", spark), expected) + self.topic_faults()
 
     def topic_faults(self) -> list[str]:
         return balance_faults(map(json.loads, self.hands.log("ml_balances")), self.app.balances())
@@ -157,7 +159,9 @@ def a_point(draw: random.Random) -> dict[str, object]:
     return {"write": draw.randrange(1, 12), "when": when, "seconds": round(draw.uniform(0.02, 1.5), 3)}
 
 
-def test_killed_pipelines_lose_nothing_and_double_nothing(tmp_path: Path, hands: Hands) -> None:
+def test_killed_pipelines_lose_nothing_and_double_nothing(
+    spark: SparkSession, tmp_path: Path, hands: Hands
+) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     story = Story(tmp_path, hands, seed)
@@ -165,7 +169,7 @@ def test_killed_pipelines_lose_nothing_and_double_nothing(tmp_path: Path, hands:
         story.killed_at(a_point(story.draw))
     story.app.send(100)
     story.finish()
-    assert not story.faults()
+    assert not story.faults(spark)
     assert not open_transactions(hands), "no transaction is left open"
 
 
@@ -178,12 +182,14 @@ def open_transactions(hands: Hands) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_sink_that_writes_again_what_it_wrote_is_found(tmp_path: Path, hands: Hands) -> None:
+def test_a_sink_that_writes_again_what_it_wrote_is_found(
+    spark: SparkSession, tmp_path: Path, hands: Hands
+) -> None:
     story = Story(tmp_path, hands, 7)
     # Killed behind its last sink, the topic, the micro-batch comes again.
     story.killed_at({"write": 2, "sink": "ml_balances", "when": "after", "plain": True})
     story.finish()
-    assert any(fault.startswith("ml_balances") for fault in story.faults())
+    assert any(fault.startswith("ml_balances") for fault in story.faults(spark))
 
 
 def test_signals_and_stop_end_it_after_the_batch(tmp_path: Path, hands: Hands) -> None:

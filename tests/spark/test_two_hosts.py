@@ -1,0 +1,91 @@
+"""Two hosts start one pipeline on the same data at the same moment: one runs it, and the other takes it over.
+
+A host is a namespace of processes with a home folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.hands import Hands
+from tests.spark.killed_driver import SECONDS, Drivers, end, events
+from tests.spark.readers import readers, table_faults
+from tests.spark.recomputed import recomputed
+from tests.spark.test_pipeline_kills import balance_faults
+from tests.support.wait import eventually, patience
+from tidelog.spark.pipelines.state import StateFolder
+from tidelog.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APART = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+PIPELINE = "earnings"
+TABLES = ("balances", "daily_earnings", "task_progress")
+
+
+@pytest.fixture
+def hands() -> Iterator[Hands]:
+    with Broker() as broker, Hands(broker.bootstrap_servers) as hands:
+        yield hands
+
+
+@pytest.mark.long
+def test_of_two_hosts_one_runs_the_pipeline_and_the_other_takes_it_over(
+    spark: SparkSession, tmp_path: Path, hands: Hands
+) -> None:
+    if shutil.which("unshare") is None or subprocess.run([*APART, "true"], check=False).returncode:
+        pytest.skip("this system gives no namespaces to users")
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    parts = events(seed, 4_000, 2)
+    hosts = [
+        Drivers(tmp_path / name, hands, seed, data=str(tmp_path / "data"), environment=home(tmp_path / name))
+        for name in ("alpha", "beta")
+    ]
+    hosts[0].send(next(parts))
+    for host in hosts:
+        host.arguments = ("--trigger", "1 second", "--set", "tables.maintenance.seconds=5")
+    drivers = [host.start(None, PIPELINE, prefix=APART) for host in hosts]
+    try:
+        eventually(lambda: any(one.poll() is not None for one in drivers), "one gives way", patience(SECONDS))
+        loser = next(number for number, one in enumerate(drivers) if one.poll() is not None)
+        winner = 1 - loser
+        assert drivers[loser].wait() == 1
+        told = hosts[loser].log.read_text()
+        assert f"{PIPELINE} already runs on this data folder (process " in told, told
+        folder = StateFolder(str(tmp_path / "data"))
+
+        def written() -> bool:
+            assert drivers[winner].poll() is None, hosts[winner].told()
+            status = folder.read(PIPELINE)
+            return status is not None and status.rows > 0
+
+        eventually(written, "the winner writes", patience(SECONDS), 0.2)
+        hosts[0].send(next(parts))
+    finally:
+        for driver in drivers:
+            end(driver)
+    hosts[loser].arguments = ()
+    heir = hosts[loser].start(None, PIPELINE, prefix=APART)
+    try:
+        assert heir.wait(patience(SECONDS)) == 0, hosts[loser].told()
+    finally:
+        end(heir)
+    expected = {name: rows for name, rows in recomputed(hands.bootstrap).items() if name in TABLES}
+    assert table_faults(readers(f"{tmp_path}/data/tables", spark), expected) == []
+    values = map(json.loads, hands.log("ml_balances"))
+    assert balance_faults(values, expected["balances"].rows) == []
+
+
+def home(folder: Path) -> dict[str, str]:
+    folder.mkdir()
+    return {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
