@@ -57,7 +57,7 @@ def readers(
         with duckdb.connect() as connection:
             connection.register("delta_rows", rows)
             names = ", ".join(f'"{name}"' for name in columns)
-            found = connection.execute(f"SELECT {names} FROM delta_rows").to_arrow_table()
+            found = connection.sql(f"SELECT {names} FROM delta_rows").to_arrow_table()
         return _rows(found.to_pylist(), columns)
 
     def with_polars(table: str, columns: Columns) -> Iterable[tuple[object, ...]]:

@@ -429,3 +429,56 @@ def test_pipelines_find_every_kind_of_cheater_across_a_restart_and_a_replay(
         assert alert.window_start <= alert.window_end
         assert alert.day == alert.window_start.date()
         assert len(json.loads(alert.evidence)[LISTED_AS.get(alert.rule, "invitees")]) >= 2
+
+
+def login(device: str, user: int, ts: int) -> bytes:
+    who = {"user_id": f"{device}-user-{user}", "device_id": device, "ip": "10.0.0.1", "method": "code"}
+    return json.dumps({"event_id": f"{device}-{ts}", "version": 1, "ts": ts, **who}).encode()
+
+
+def devices_of_late_partition(
+    spark: SparkSession, hands: Hands, data: str, options: Mapping[str, str]
+) -> set[str]:
+    """Three days of logins in one partition, with a cheater each day, and the third day in the other."""
+    from tidelog.spark.pipelines.run_options import Options
+    from tidelog.spark.pipelines.runner import start
+    from tidelog.spark.tables import Tables
+
+    topic = hands.topic(2, {"retention.ms": "-1"})
+    for day in range(3):
+        for number in range(60):
+            ts = TODAY + day * DAY_MS + number * 20 * MINUTE
+            hands.send(topic, login(f"honest-{number}", 0, ts), partition=0, timestamp_ms=ts)
+            if number in range(40, 50):
+                ts += MINUTE
+                hands.send(topic, login(f"cheater-{day}", number % 5, ts), partition=0, timestamp_ms=ts)
+            if day == 2:
+                hands.send(topic, login(f"other-{number}", 0, ts + 1), partition=1, timestamp_ms=ts + 1)
+    (flow,) = device_watch.flows({})
+    flow = replace(flow, source=replace(flow.source, topics=(topic,), options=options))
+    pipeline = replace(device_watch.PIPELINE, flows=lambda settings: (flow,))
+    limited = Options(
+        hands.bootstrap,
+        data,
+        trigger="available-now",
+        settings={"window_minutes": 240},
+        max_offsets_per_trigger=60,
+    )
+    with start([pipeline], limited, spark=spark) as running:
+        running.wait()
+    return {row.subject for row in Tables(spark, f"{data}/tables").read("device_alerts").collect()}
+
+
+def test_a_partition_that_begins_later_makes_no_login_of_another_one_late(
+    spark: SparkSession, hands: Hands, tmp_path: Path
+) -> None:
+    (flow,) = device_watch.flows({})
+    found = devices_of_late_partition(spark, hands, str(tmp_path / "data"), flow.source.options)
+    assert found == {"cheater-0", "cheater-1", "cheater-2"}
+
+
+@pytest.mark.long
+def test_without_the_order_of_time_cheaters_of_the_earlier_days_are_missed(
+    spark: SparkSession, hands: Hands, tmp_path: Path
+) -> None:
+    assert devices_of_late_partition(spark, hands, str(tmp_path / "data"), {}) == {"cheater-2"}

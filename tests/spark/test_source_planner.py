@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.spark.offsets import from_json, lag, rate_limited, to_json
+from tidelog.spark.offsets import from_json, in_time_order, lag, rate_limited, to_json
 from tidelog.spark.planner import split
 from tidelog.spark.reader import OffsetRange
 
@@ -79,6 +81,44 @@ def test_a_small_partition_is_not_starved() -> None:
 def test_nothing_beyond_the_end_is_promised() -> None:
     assert rate_limited(2**63 - 1, {("t", 0): 5}, {("t", 0): 9}) == {("t", 0): 9}
     assert rate_limited(5, {("t", 0): 9}, {("t", 0): 9}) == {("t", 0): 9}
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 50), max_size=40), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.integers(0, 5),
+)
+def test_in_time_order_no_record_comes_before_older_ones_of_other_partitions(
+    times: list[list[int]], limit: int, first: int
+) -> None:
+    """Times of the records of each partition, in order. Partitions may begin at different times."""
+    log = {("t", index): sorted(found) for index, found in enumerate(times)}
+    until = {key: len(found) for key, found in log.items()}
+
+    def at(moment: int) -> dict[tuple[str, int], int]:
+        offsets = {key: bisect_left(found, moment) for key, found in log.items()}
+        return {key: -1 if offset == until[key] else offset for key, offset in offsets.items()}
+
+    done = {key: min(first, end) for key, end in until.items()}
+    before = 0
+    while done != until:
+        ends, before = in_time_order(limit, done, until, at, range(before, 1_000))
+        taken = {key: log[key][done[key] : end] for key, end in ends.items()}
+        assert 0 < sum(map(len, taken.values())) <= limit + len(log), "each partition may round up"
+        left = [moment for key, end in ends.items() for moment in log[key][end:]]
+        ahead = max((moment for found in taken.values() for moment in found), default=-1)
+        assert all(moment >= ahead for moment in left)
+        done = ends
+
+
+def test_in_time_order_records_of_one_moment_are_shared() -> None:
+    log = {("t", 0): 100, ("t", 1): 50}
+
+    def at(moment: int) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(log, 0 if moment <= 7 else -1)
+
+    start = dict.fromkeys(log, 0)
+    assert in_time_order(30, start, log, at, range(100)) == ({("t", 0): 20, ("t", 1): 10}, 0)
 
 
 @given(st.dictionaries(st.tuples(st.text(), st.integers(0, 20)), st.integers(0, 2**62)))

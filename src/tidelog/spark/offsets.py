@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from tidelog.partitions import PartitionKey
@@ -144,6 +144,42 @@ def rate_limited(limit: int, start: Offsets, until: Offsets) -> Offsets:
         taken = math.ceil(share) if share < 1 else math.floor(share)
         limited[key] = min(until[key], start[key] + taken)
     return limited
+
+
+def in_time_order(
+    limit: int, start: Offsets, until: Offsets, at: Callable[[int], Offsets], times: range
+) -> tuple[Offsets, int]:
+    """Take at most `limit` offsets, from all partitions up to the same time; returns the ends and that time.
+
+    `at` gives the first offset of a time or later in each partition, -1 if there is none. Records before the
+    first of `times` are taken already. If more records than the limit have one time, their partitions share
+    the limit in proportion.
+    """
+
+    def size(ends: Offsets) -> int:
+        return sum(max(0, end - start[key]) for key, end in ends.items() if key in start)
+
+    if size(until) <= limit:
+        return until, times.start
+    low, high = times.start, times.stop
+    best: Offsets = {}
+    too_many = until
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = at(middle)
+        ends = {
+            key: end
+            if key not in start or found.get(key, NO_OFFSET) == NO_OFFSET
+            else min(max(found[key], start[key]), end)
+            for key, end in until.items()
+        }
+        if size(ends) > limit:
+            high, too_many = middle, ends
+            continue
+        low, best = middle, ends
+        if 2 * size(ends) >= limit:
+            break
+    return (best, low) if size(best) else (rate_limited(limit, start, too_many), times.start)
 
 
 def lag(position: Mapping[str, Mapping[str, int]], latest: Mapping[str, Mapping[str, int]]) -> Offsets:

@@ -102,6 +102,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     max_offsets_per_trigger: int | None = None
+    max_offsets_by: Literal["share", "time"] = "share"
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
     min_partitions: int | None = None
@@ -240,6 +241,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         include_headers=given.flag("includeHeaders", False),
         max_offsets_per_trigger=most,
+        max_offsets_by=_max_offsets_by(given),
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 15 * 60_000),
         min_partitions=min_partitions,
@@ -288,7 +290,7 @@ def batch_options(options: Mapping[str, str]) -> SourceOptions:
             if offset == EARLIEST:
                 raise OptionError(f"ending offset for {topic}-{index} can't be earliest for batch queries")
     _check_order(parsed.starting, parsed.ending)
-    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+    for name in ("maxOffsetsBy", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
         if name.lower() in parsed.given:
             log.warning("%s option ignored in batch queries", name)
     return parsed
@@ -442,6 +444,15 @@ def _when_no_offset(given: _Given) -> Literal["error", "latest"]:
     if value == "latest":
         return "latest"
     raise OptionError(f"startingOffsetsByTimestampStrategy={value}: expected error or latest")
+
+
+def _max_offsets_by(given: _Given) -> Literal["share", "time"]:
+    value = (given.text("maxOffsetsBy") or "share").lower()
+    if value == "share":
+        return "share"
+    if value == "time":
+        return "time"
+    raise OptionError(f"maxOffsetsBy={value}: expected share or time")
 
 
 def _publish_group(given: _Given, client: Mapping[str, str]) -> str | None:

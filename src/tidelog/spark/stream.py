@@ -28,7 +28,14 @@ from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark import offsets as positions
 from tidelog.spark.cluster import Cluster
 from tidelog.spark.lag import GroupPublisher
-from tidelog.spark.offsets import OffsetJson, from_json, rate_limited, report_data_loss, to_json
+from tidelog.spark.offsets import (
+    OffsetJson,
+    from_json,
+    in_time_order,
+    rate_limited,
+    report_data_loss,
+    to_json,
+)
 from tidelog.spark.options import LONG_MAX, Everywhere, Offsets, SourceOptions, SubscribePattern, shown
 from tidelog.spark.planner import split
 from tidelog.spark.reader import OffsetRange, read_range
@@ -36,6 +43,9 @@ from tidelog.spark.tasks import RangePartition, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+FUTURE_MS = 366 * 86_400_000
+"""Records may have times in the future."""
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -50,6 +60,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._last_trigger = -float("inf")
         self._new_starts: Offsets = {}
+        self._taken_before = 0
+        """Records before this time are in earlier micro-batches. It only shortens a search."""
 
     # Spark's interface
 
@@ -82,7 +94,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_json(done)
         most = self.options.max_offsets_per_trigger
         if most is not None:
-            latest = rate_limited(most, {**done, **self._starts_of_new(done, latest)}, latest)
+            latest = self._limited(most, {**done, **self._starts_of_new(done, latest)}, latest)
         return to_json(self._pinned(done, latest))
 
     def reportLatestOffset(self) -> OffsetJson | None:
@@ -168,6 +180,17 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         self._last_trigger = now
         return False
+
+    def _limited(self, most: int, start: Offsets, until: Offsets) -> Offsets:
+        if self.options.max_offsets_by == "share":
+            return rate_limited(most, start, until)
+
+        def at(moment: int) -> Offsets:
+            return self._cluster.offsets(dict.fromkeys(until, moment))
+
+        times = range(self._taken_before, int(time.time() * 1000) + FUTURE_MS)
+        limited, self._taken_before = in_time_order(most, start, until, at, times)
+        return limited
 
     def _starts_of_new(self, done: Offsets, until: Offsets) -> Offsets:
         """The starts of new partitions, kept until a batch has taken them."""

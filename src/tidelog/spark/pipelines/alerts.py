@@ -44,6 +44,8 @@ MOST = 1_000_000_000
 """The highest threshold."""
 LISTED = 50
 """The evidence of an alert lists up to this many names; a count has the number of all."""
+BY_TIME = {"maxOffsetsBy": "time"}
+"""An option of sources: the micro-batches of a backlog take the records of all partitions in time order."""
 FINDINGS = "array<struct<subject string, first bigint, last bigint, evidence string>>"
 
 

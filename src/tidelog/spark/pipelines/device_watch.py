@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.alerts import (
+    BY_TIME,
     SWITCHING,
     Burst,
     Finding,
@@ -77,7 +78,8 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     return (
         Flow(
             "logins",
-            Source((LOGINS.topic,), LOGINS.spark_schema(), metadata=("timestamp",)),
+            # One watermark for all partitions: those that begin later must not make the others late.
+            Source((LOGINS.topic,), LOGINS.spark_schema(), metadata=("timestamp",), options=BY_TIME),
             steps=(logins, alerts),
             sinks=(Table("device_alerts", partition_by=("day",)), Topic("ml_device_alerts", key="subject")),
             output_mode="update",

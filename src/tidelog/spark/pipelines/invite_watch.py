@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.alerts import (
+    BY_TIME,
     MANY_IN_A_MINUTE,
     MANY_ON_ADDRESS,
     MANY_ON_DEVICE,
@@ -117,7 +118,7 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     return (
         Flow(
             "invitations",
-            Source((INVITES.topic,), INVITES.spark_schema(), metadata=("timestamp",)),
+            Source((INVITES.topic,), INVITES.spark_schema(), metadata=("timestamp",), options=BY_TIME),
             steps=(invitations, alerts),
             sinks=sinks,
             output_mode="update",
