@@ -62,23 +62,21 @@ def added(number: int) -> AddAction:
     return AddAction(f"day=d/part-{number:06d}.parquet", 1000, {"day": "d"}, 0, True, STATS)
 
 
-def commit_times(uri: str, batches: int) -> list[float]:
-    """The CPU seconds of each commit, up to the next checkpoint."""
-    log = DeltaLog(uri)
-    times = []
-    for number in range(batches, batches + MEASURED):
-        begun = time.process_time()
-        log.commit(log.snapshot(), Batch(WRITER, number), [added(number)])
-        times.append(time.process_time() - begun)
-    return times
+def commit_times(folder: Path) -> dict[int, float]:
+    """The median CPU seconds of a commit, up to the next checkpoint, by batches before; in turns."""
+    logs = {batches: DeltaLog(prepared(folder, batches)) for batches in COUNTS}
+    times: dict[int, list[float]] = {batches: [] for batches in COUNTS}
+    for number in range(MEASURED):
+        for batches, log in logs.items():
+            begun = time.process_time()
+            log.commit(log.snapshot(), Batch(WRITER, batches + number), [added(batches + number)])
+            times[batches].append(time.process_time() - begun)
+    return {batches: statistics.median(found) for batches, found in times.items()}
 
 
 def main() -> int:
-    medians = {}
     with tempfile.TemporaryDirectory() as folder:
-        for batches in COUNTS:
-            times = commit_times(prepared(Path(folder), batches), batches)
-            medians[batches] = statistics.median(times) * 1000
+        medians = {batches: 1000 * cpu for batches, cpu in commit_times(Path(folder)).items()}
     early, late = (medians[batches] for batches in COUNTS)
     print(f"a commit after {COUNTS[0]:,} batches: {early:.1f} ms of CPU, after {COUNTS[1]:,}: {late:.1f} ms,")
     print(f"{late / early:.2f} times as much (at most {MOST}); load {os.getloadavg()[0]:.0f}")
