@@ -19,7 +19,7 @@ SECURE_SUITES := $(addprefix tests/,groups transactions exactly_once chaos secur
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := $(VENV)-spark-4.2
 
-.PHONY: help run test test-long test-cluster test-secure test-spark-4.2 test-kafka test-cassandra test-other-clients test-s3 check bench bench-kafka dist docs clean
+.PHONY: help run test test-long test-cluster test-secure test-spark-4.2 test-kafka test-cassandra test-other-clients test-prometheus test-s3 check bench bench-kafka dist docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -53,19 +53,19 @@ run: $(RUN_STAMP) ## a broker on 127.0.0.1:9092 (PORT=N for another), data in ./
 	@$(BIN)/tidelog demo --port $(PORT)
 
 test: $(STAMP)   ## the tests, short form
-	$(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not s3 and not long'
+	$(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long'
 
 test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and records
-	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not s3'
+	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3'
 
 test-cluster: $(STAMP) ## the suites of clients, groups and transactions on three brokers and a real ZooKeeper (needs Java 17+)
-	TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not s3 and not long' $(CLUSTER_SUITES)
+	TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long' $(CLUSTER_SUITES)
 
 test-secure: $(STAMP) ## the suites of groups, transactions and faults on three brokers with TLS, SCRAM and ACLs (needs Java 17+)
-	TIDELOG_TEST_SECURITY=1 TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not s3 and not long' $(SECURE_SUITES)
+	TIDELOG_TEST_SECURITY=1 TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long' $(SECURE_SUITES)
 
 test-spark-4.2: $(SPARK_4_2)/.installed ## the tests with Spark on PySpark 4.2 (needs Java 17+; from PyPI into .venv-spark-4.2)
-	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not s3 and not long' tests/spark
+	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long' tests/spark
 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
 	@$(BIN)/python -m tests.kafka.jars
@@ -79,6 +79,9 @@ test-cassandra: $(STAMP) ## the pipeline into a real Cassandra 5 (needs Java 17 
 test-other-clients: $(STAMP) ## three brokers with kcat, confluent-kafka, franz-go, sarama and KafkaJS (needs Java 17+, Go, npm, kcat; a client whose tools are missing is left out)
 	@$(BIN)/python -m tests.other_clients.programs
 	$(BIN)/python -m pytest -q -rs -m other_clients tests/other_clients
+
+test-prometheus: $(STAMP) ## the expressions of the field's dashboards on a real Prometheus, and our alert rules by promtool (needs Debian's prometheus)
+	$(BIN)/python -m pytest -q -rs -m prometheus tests/prometheus tests/deploy
 
 test-s3: $(STAMP) ## races of writers of tables on a real S3 server, versitygw (needs Go, which builds it from its module proxy into .cache/s3)
 	@$(BIN)/python -m tests.support.versitygw

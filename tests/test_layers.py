@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "endpoints": set(),
     "partitions": set(),
     "config": {"errors"},
-    "metrics": {"errors", "clock"},
+    "metrics": {"errors", "clock", "slices"},
     "protocol": FOUNDATION,
     "records": {"errors"},
     "storage": FOUNDATION | {"records"},

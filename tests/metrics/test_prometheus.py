@@ -12,8 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.metrics import Family, MetricName, Registry
+from tidelog.metrics.dialects import prometheus_name
 from tidelog.metrics.http import Health, MetricsServer
-from tidelog.metrics.prometheus import prometheus_name, render
+from tidelog.metrics.prometheus import render
 
 
 def samples(registry: Registry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

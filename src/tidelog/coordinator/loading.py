@@ -36,7 +36,7 @@ class LoadingRuntime(Protocol[S]):
 
     def resigned(self, partition: int) -> None: ...
 
-    def load_ended(self) -> None: ...
+    def load_ended(self, seconds: float | None = None) -> None: ...
 
 
 class Loading(Generic[S]):
@@ -158,6 +158,7 @@ class Loading(Generic[S]):
                 self._passed_over,
                 hosted.partition.name,
             )
+        seconds = self._runtime.scheduler.clock.monotonic() - self._began
         level = logging.INFO if self._records else logging.DEBUG
         log.log(
             level,
@@ -166,11 +167,11 @@ class Loading(Generic[S]):
                 "fields": {
                     "partition": hosted.partition.name,
                     "records": self._records,
-                    "ms": round((self._runtime.scheduler.clock.monotonic() - self._began) * 1000),
+                    "ms": round(seconds * 1000),
                 }
             },
         )
-        self._runtime.load_ended()
+        self._runtime.load_ended(seconds)
 
     def _failed(self, error: BaseException | None) -> None:
         """The load failed: log it, and answer no requests for this partition."""

@@ -60,6 +60,7 @@ log = logging.getLogger("tidelog.coordinator")
 
 # How many partitions are loaded at a time: each has a chunk of its log in memory.
 LOADS_AT_ONCE = 4
+MEASURED_LOADS = 1000
 
 # Records that need not be in one batch are appended in batches of at most this many bytes.
 PART_BYTES = 32 * 1024
@@ -97,6 +98,8 @@ class CoordinatorRuntime(Generic[S]):
         self._hosted: dict[int, Hosted[S]] = {}
         self._to_load: deque[Hosted[S]] = deque()
         self._loads = 0
+        # The durations of the last loads, for the metrics.
+        self.load_seconds: deque[float] = deque(maxlen=MEASURED_LOADS)
         self._tickets = 0
         self._is_starting_loads = False
         # The last version of the topic, and its number of partitions.
@@ -438,8 +441,10 @@ class CoordinatorRuntime(Generic[S]):
                 Loading(self, hosted, source, self._load_buffer_size).go_on()
         self._is_starting_loads = False
 
-    def load_ended(self) -> None:
-        """A load has ended: start the next one."""
+    def load_ended(self, seconds: float | None = None) -> None:
+        """A load has ended, after so many seconds if it was complete: start the next one."""
+        if seconds is not None:
+            self.load_seconds.append(seconds)
         self._loads -= 1
         self._load_more()
 

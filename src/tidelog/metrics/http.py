@@ -12,14 +12,20 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import parse_qs
 
+from tidelog.metrics.dialects import Confluent, Dialect, Strimzi
 from tidelog.metrics.prometheus import CONTENT_TYPE, Text
 from tidelog.metrics.registry import Registry
+from tidelog.slices import Slices, finished
 
 log = logging.getLogger("tidelog.metrics")
 
 MAX_REQUEST_BYTES: Final = 8192
 TIMEOUT_SECONDS: Final = 5.0
+SCRAPE_SECONDS: Final = 30.0
+"""How long a peer may take for reading the text, of which a broker with many partitions has megabytes."""
+
 MAX_CONNECTIONS: Final = 32
 
 
@@ -34,7 +40,8 @@ class Health:
 class MetricsServer:
     """Serves the registry at `http://host:port/metrics` and the health of the broker at `/health`.
 
-    `tls` returns the TLS context of new connections, for https.
+    `tls` returns the TLS context of new connections, for https. `partitions` says whether a scrape has
+    series for each partition, and `cluster` names the cluster where a dialect has a label for it.
     """
 
     def __init__(
@@ -44,8 +51,13 @@ class MetricsServer:
         port: int,
         health: Callable[[], Health],
         tls: Callable[[], ssl.SSLContext] | None = None,
+        *,
+        partitions: Callable[[], bool] = lambda: True,
+        cluster: Callable[[], str] = lambda: "",
     ) -> None:
         self._registry = registry
+        self._partitions = partitions
+        self._cluster = cluster
         self._host = host
         self._port = port
         self._health = health
@@ -105,19 +117,22 @@ class MetricsServer:
             if self._open <= MAX_CONNECTIONS:
                 async with asyncio.timeout(TIMEOUT_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(await self._answer(head))
-                    await writer.drain()
+                async with asyncio.timeout(SCRAPE_SECONDS):
+                    for part in await self._answer(head):
+                        writer.write(part)
+                        await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a peer that is slow, gone or sends too much gets no response
         finally:
             self._open -= 1
             writer.close()
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes) -> list[bytes]:
+        """The parts of the response to a request with this head."""
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _response("400 Bad Request", "text/plain", "not an HTTP request\n")
-        method, path = words[0], words[1].split(b"?", 1)[0]
+        method, (path, _, query) = words[0], words[1].partition(b"?")
         if path not in (b"/metrics", b"/health", b"/"):
             return _response("404 Not Found", "text/plain", "there are /metrics and /health\n")
         if method not in (b"GET", b"HEAD"):
@@ -131,19 +146,52 @@ class MetricsServer:
         if not self._has_metrics:
             return _response("503 Service Unavailable", "text/plain", "the broker is starting\n")
         try:
-            metrics = Text()
-            for _ in metrics.fill(self._registry):
-                await asyncio.sleep(0)  # other requests go before the rest of a long text
+            metrics = self._text(query.decode("latin-1"))
+        except ValueError as error:
+            return _response("400 Bad Request", "text/plain", f"{error}\n")
+        try:
+            parts = await finished(_rendered(metrics, self._registry))
         except Exception as error:
             log.exception("metrics cannot be rendered")
             return _response("500 Internal Server Error", "text/plain", f"{type(error).__name__}\n")
-        return _response("200 OK", CONTENT_TYPE, metrics.finish(), head_only=head_only)
+        length = sum(len(part) for part in parts)
+        start = _head("200 OK", CONTENT_TYPE, length)
+        return [start] if head_only else [start, *parts]
+
+    def _text(self, query: str) -> Text:
+        """The text that a query asks for. ValueError for an unknown dialect or value."""
+        values = parse_qs(query)
+        name = values.get("dialect", ["strimzi"])[-1]
+        dialect: Dialect
+        if name == "strimzi":
+            dialect = Strimzi()
+        elif name == "confluent":
+            dialect = Confluent(self._cluster())
+        else:
+            raise ValueError(f"dialect={name}: expected strimzi or confluent")
+        wanted = values.get("partitions", [str(self._partitions()).lower()])[-1]
+        if wanted not in ("true", "false"):
+            raise ValueError(f"partitions={wanted}: expected true or false")
+        return Text(dialect, partitions=wanted == "true")
 
 
-def _response(status: str, content_type: str, text: str, *, head_only: bool = False) -> bytes:
-    body = text.encode()
-    head = (
+def _rendered(metrics: Text, registry: Registry) -> Slices[list[bytes]]:
+    yield from metrics.fill(registry)
+    parts: list[bytes] = []
+    for part in metrics.parts():
+        parts.append(part.encode())
+        yield
+    return parts
+
+
+def _head(status: str, content_type: str, length: int) -> bytes:
+    return (
         f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + (b"" if head_only else body)
+        f"Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
+def _response(status: str, content_type: str, text: str, *, head_only: bool = False) -> list[bytes]:
+    body = text.encode()
+    head = _head(status, content_type, len(body))
+    return [head] if head_only else [head + body]

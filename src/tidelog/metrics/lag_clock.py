@@ -68,7 +68,7 @@ CAUGHT_UP: Final = float("inf")
 
 
 class _History:
-    """Points in order. Both columns rise, but for runs of one offset, of which the first and last are kept."""
+    """Points in order. Both columns rise, except that a run of one offset has its first and last point."""
 
     __slots__ = ("offsets", "times")
 
@@ -95,7 +95,7 @@ class _History:
             self._thin()
 
     def _thin(self) -> None:
-        """Remove a quarter of the points: those whose times the neighbours tell best, compared to their age."""
+        """Remove a quarter of the points: those that interpolation between their neighbours replaces best."""
         times, offsets = self.times, self.offsets
         last = len(times) - 1
 

@@ -1,14 +1,57 @@
-"""CPU, memory and descriptors of this process, under the names of Prometheus' own clients."""
+"""CPU, memory and descriptors of this process, under the names of Prometheus' own clients.
+
+Dashboards for Kafka show the JVM's memory, collections and threads. Their names show Python's counterparts.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from weakref import ref
 
 from tidelog.metrics.registry import Family
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MACHINE_BYTES = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
+
+
+class CollectionTimes:
+    """Counts the runs of Python's garbage collector and their time, from the first reading on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self._began = 0.0
+        self._is_watching = False
+
+    def families(self) -> Iterator[Family]:
+        if not self._is_watching:
+            self._is_watching = True
+            self._watch()
+        labels = (("gc", "python"),)
+        text = "Python's garbage collections, under the name of the JVM's."
+        yield Family("jvm_gc_collection_seconds_count", "counter", [(labels, self.count)], text)
+        text = "Time of Python's garbage collections, under the name of the JVM's."
+        yield Family("jvm_gc_collection_seconds_sum", "counter", [(labels, self.seconds)], text)
+
+    def _watch(self) -> None:
+        own = ref(self)
+
+        def collected(phase: str, _info: Mapping[str, int]) -> None:
+            times = own()
+            if times is None:
+                gc.callbacks.remove(collected)
+            elif phase == "start":
+                times._began = time.perf_counter()
+            else:
+                times.count += 1
+                times.seconds += time.perf_counter() - times._began
+
+        gc.callbacks.append(collected)
 
 
 class ProcessMetrics:
@@ -16,8 +59,12 @@ class ProcessMetrics:
 
     def __init__(self, started_seconds: float) -> None:
         self._started_seconds = started_seconds
+        self._collections = CollectionTimes()
 
     def families(self) -> Iterator[Family]:
+        yield from self._collections.families()
+        threads = "Threads of Python, under the name of the JVM's threads."
+        yield Family("jvm_threads_current", "gauge", [((), threading.active_count())], threads)
         used = resource.getrusage(resource.RUSAGE_SELF)
         yield _family(
             "cpu_seconds_total", "counter", used.ru_utime + used.ru_stime, "CPU time, user and system."
@@ -34,6 +81,11 @@ class ProcessMetrics:
         except OSError:
             return
         yield _family("resident_memory_bytes", "gauge", resident, "Memory that is resident.")
+        heap = (("area", "heap"),)
+        text = "Resident memory of the process, under the name of the JVM's heap."
+        yield Family("jvm_memory_used_bytes", "gauge", [(heap, resident)], text)
+        text = "Memory of the machine, under the name of the JVM's largest heap."
+        yield Family("jvm_memory_bytes_max", "gauge", [(heap, MACHINE_BYTES)], text)
         yield _family("virtual_memory_bytes", "gauge", virtual, "Memory that is mapped.")
         yield _family("open_fds", "gauge", open_files, "Descriptors that are open.")
 

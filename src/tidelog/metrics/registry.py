@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 BUCKETS: Final = 256
 """Eight buckets for each doubling: a percentile is off by at most a sixteenth, for values up to 2**34."""
@@ -202,13 +202,26 @@ M = TypeVar("M", Counter, Meter, Histogram)
 class Family:
     """Samples of one name that are computed when they are read, such as the sizes of all logs.
 
-    `name` is a Kafka name without labels, or a Prometheus name with a `help` text.
+    `name` is a Kafka name without labels, or a Prometheus name with a `help` text. A collector may yield a
+    name several times: short families let a scrape pause between them. `fold` says what a scrape without
+    series for each partition shows of the partitions of a topic: their sum, their maximum, or nothing.
     """
 
     name: MetricName | str
     kind: str
     samples: list[tuple[tuple[tuple[str, str], ...], float]]
     help: str = ""
+    fold: Literal["sum", "max", "nothing"] = "sum"
+
+
+@dataclass(slots=True)
+class HistogramFamily:
+    """A histogram of Prometheus: for each upper bound the number of values up to it, and the sum of all."""
+
+    name: str
+    buckets: list[tuple[float, int]]
+    total: float
+    help: str
 
 
 class Registry:
@@ -219,7 +232,7 @@ class Registry:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._metrics: dict[MetricName, Metric] = {}
-        self._collectors: list[Callable[[], Iterable[Family]]] = []
+        self._collectors: list[Callable[[], Iterable[Family | HistogramFamily]]] = []
 
     def counter(self, group: str, type: str, name: str, **labels: str) -> Counter:
         return self._get(MetricName(group, type, name, tuple(labels.items())), Counter, Counter)
@@ -247,11 +260,11 @@ class Registry:
         for name, histogram in histograms.items():
             self._metrics[MetricName(group, type, name, tuple(labels.items()))] = histogram
 
-    def collect(self, collector: Callable[[], Iterable[Family]]) -> None:
+    def collect(self, collector: Callable[[], Iterable[Family | HistogramFamily]]) -> None:
         """Call `collector` at every reading. For thousands of numbers, or numbers that come and go."""
         self._collectors.append(collector)
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Family | HistogramFamily]:
         for collector in self._collectors:
             yield from collector()
 

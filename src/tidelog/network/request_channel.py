@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.errors import error_name
 from tidelog.network.frames import READ_BYTES, ReceiveBuffer
@@ -36,6 +36,17 @@ Formatter = Callable[[Request, "Sequence[Part] | None"], str]
 
 request_log = logging.getLogger("tidelog.request")
 
+TRACED_ONLY: Final = 1
+"""A level below all of the request log: requests are traced, and have no line."""
+
+
+class Tracer(Protocol):
+    """Hears of each completed request. All times are those of perf_counter_ns."""
+
+    def completed(
+        self, request: Request, response_bytes: int, responded_ns: int, send_start_ns: int, sent_ns: int
+    ) -> None: ...
+
 
 class InvalidRequest(Exception):
     """A frame is not a request of a served API. Its connection is closed, with this message in the log."""
@@ -48,6 +59,7 @@ class RequestChannel:
         "_handler",
         "_large_turn_ns",
         "_resuming",
+        "_tracer",
         "_versions",
         "clock",
         "entries",
@@ -92,7 +104,9 @@ class RequestChannel:
         self.muted: deque[RequestReader] = deque()
         self._resuming = False
         self._large_turn_ns = 0
+        # 0 if nobody wants to know of single requests, so that a request costs one comparison.
         self.log_level = 0
+        self._tracer: Tracer | None = None
         self.refresh_log_level()
 
     def allowance(self, wanted: int) -> int:
@@ -202,10 +216,17 @@ class RequestChannel:
         """Apply the level of the request log. To be called when it may have changed."""
         if request_log.isEnabledFor(TRACE):
             self.log_level = TRACE
+        elif request_log.isEnabledFor(logging.DEBUG):
+            self.log_level = logging.DEBUG
         else:
-            self.log_level = logging.DEBUG if request_log.isEnabledFor(logging.DEBUG) else 0
+            self.log_level = 0 if self._tracer is None else TRACED_ONLY
         tracing = self.log_level == TRACE and self._formatter is not None
         self.handler = self._traced if tracing else self._handler
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Tell `tracer` of each request from now on, or nobody."""
+        self._tracer = tracer
+        self.refresh_log_level()
 
     def _traced(self, request: Request) -> None:
         # Described before it is handled: the handler may release the frame, or write into it.
@@ -216,8 +237,13 @@ class RequestChannel:
     def log_request(
         self, request: Request, parts: Sequence[Part], responded_ns: int, send_start_ns: int, sent_ns: int
     ) -> None:
-        """Write the line of a completed request."""
+        """Tell the tracer of a completed request, and write its line."""
         channel = request.channel
+        if self._tracer is not None:
+            response_bytes = sum(map(part_size, parts))
+            self._tracer.completed(request, response_bytes, responded_ns, send_start_ns, sent_ns)
+            if self.log_level == TRACED_ONLY:
+                return
         local_end = request.local_end_ns or responded_ns
         fields: dict[str, object] = {
             "api": request.metrics.name,

@@ -174,6 +174,8 @@ class RequestChannelMetrics:
         if metrics is None:
             metrics = self._by_name[name] = RequestMetrics(name, self._registry.clock)
             self._registry.attach(GROUP, TYPE, metrics.histograms(), request=name)
+            if name == "FetchConsumer":
+                self.of("FetchFollower")  # dashboards show it, also as long as no follower has fetched
             if name in ("FetchConsumer", "FetchFollower"):
                 self._attach_fetch()
         return metrics

@@ -30,7 +30,7 @@ from tidelog.network.loop import READ, BrokerLoop
 from tidelog.network.memory import MemoryPool
 from tidelog.network.output import ChannelSocket, hang_up
 from tidelog.network.request import FastPath, Handler
-from tidelog.network.request_channel import Formatter, RequestChannel, Versions
+from tidelog.network.request_channel import Formatter, RequestChannel, Tracer, Versions
 from tidelog.network.request_metrics import RequestChannelMetrics
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class SocketServer:
         self._idle_order: list[tuple[int, int, Channel]] = []
         self._idle_timer: TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
-        self._closed_by_listener: dict[str, int] = {}
+        self._closed = {endpoint.listener: Meter(metrics.clock) for endpoint in endpoints}
         self.expired = 0
         self._register_metrics(metrics)
 
@@ -251,6 +251,10 @@ class SocketServer:
     def refresh_log_level(self) -> None:
         """Apply a changed level of the request log."""
         self.context.refresh_log_level()
+
+    def trace(self, tracer: Tracer) -> None:
+        """Tell `tracer` of each completed request."""
+        self.context.trace(tracer)
 
     # Connections
 
@@ -357,7 +361,7 @@ class SocketServer:
 
     def _forget_connection(self, listener: str, peer: str) -> None:
         self.quotas.forget(listener, peer.rpartition(":")[0])
-        self._closed_by_listener[listener] = self._closed_by_listener.get(listener, 0) + 1
+        self._closed[listener].count += 1
         self._resume_acceptors()
 
     def _resume_acceptors(self) -> None:
@@ -483,8 +487,14 @@ class SocketServer:
         yield Family(
             prefix + "connection_close_total",
             "counter",
-            [(_processor(name), self._closed_by_listener.get(name, 0)) for name in names],
+            [(_processor(name), self._closed[name].count) for name in names],
             "Connections of a listener that were closed.",
+        )
+        yield Family(
+            prefix + "connection_close_rate",
+            "gauge",
+            [(_processor(name), self._closed[name].rates()[0]) for name in names],
+            "Connections of a listener that are closed each second.",
         )
         software: dict[tuple[tuple[str, str], ...], float] = {}
         for channel in self.channels.values():

@@ -45,10 +45,10 @@ from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
 from tidelog.server.first_screen import first_screen
-from tidelog.server.group_metrics import GroupMetrics
 from tidelog.server.internal_topics import InternalTopics
 from tidelog.server.membership import Membership
 from tidelog.server.metrics import BrokerMetrics
+from tidelog.server.observability import Observability
 from tidelog.server.open_addresses import open_address_lines
 from tidelog.server.part_settings import (
     cleaner_settings,
@@ -73,7 +73,7 @@ from tidelog.storage.log_manager_listener import LogManagerListener
 from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
-    from tidelog.metrics.http import Health, MetricsServer
+    from tidelog.metrics.http import Health
     from tidelog.security.authorizer import Authorizer
     from tidelog.server.audit_topic import AuditTopic
     from tidelog.server.broker_security import BrokerSecurity
@@ -125,7 +125,7 @@ class Broker(LogManagerListener):
         self._identities: list[MetaProperties] = []
         self._new_folders: list[str] = []  # beside folders that a broker used before
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
-        self._metrics_server: MetricsServer | None = None
+        self._observability = Observability(config, self.registry)
         self._security: BrokerSecurity | None = None  # None without TLS, SASL and delegation tokens
         self._authorizer: Authorizer | None = None
         self._audit_topic: AuditTopic | None = None
@@ -161,7 +161,7 @@ class Broker(LogManagerListener):
             await self._start_authorizer(services, membership)
             self._server = server = self._bind(services)
             follow_quotas(services, server, stored, self.registry)
-            self._metrics_server = metrics_server = await self._bind_metrics()
+            await self._observability.bind(self.health, self._security)
             topics = dynamic.topics
             membership.check_folders(logs)
             await self._load_logs(logs, lambda topic: topics.log_config(membership.overrides_of(topic)))
@@ -169,7 +169,6 @@ class Broker(LogManagerListener):
             self._has_logs = True
             await membership.join(services, self._advertised(server))
             services.groups.start()
-            self.registry.collect(GroupMetrics(services.groups, services.replicas).families)
             services.transactions.start()
             logs.start(intervals(self.config))
             self._cleaner = cleaner = LogCleaner(logs, self._loop, cleaner_settings(self.config))
@@ -182,9 +181,10 @@ class Broker(LogManagerListener):
             if services.cluster is not None:
                 services.cluster.states.on_hosted = self._moves.partition_hosted
             self._follow_settings(membership, server, cleaner, self._moves)
-            if metrics_server is not None:
-                metrics_server.start()
+            self._observability.start(services)
+            self._observability.start_tracing(server, self.broker_id)
             server.start()
+            self._observability.start_canary(services, self.addresses)
         except (LogDirRefused, StaleTree, TreeUnavailable, TreeError) as error:
             raise StartFailed(str(error)) from error
         self.state = BrokerState.RUNNING_AS_BROKER
@@ -418,26 +418,6 @@ class Broker(LogManagerListener):
 
         self.config.on_change(changed)
 
-    async def _bind_metrics(self) -> MetricsServer | None:
-        if self.config.metrics_listener is None:
-            return None
-        from tidelog.metrics.http import MetricsServer
-
-        host, _, port = self.config.metrics_listener.removeprefix("https://").rpartition(":")
-        tls = None if self._security is None else self._security.metrics_tls
-        server = MetricsServer(
-            self.registry,
-            host.strip("[]") or "127.0.0.1",
-            int(port),
-            self.health,
-            None if tls is None else lambda: tls.context,
-        )
-        try:
-            await server.bind()
-        except OSError as error:
-            raise StartFailed(f"metrics.listener={self.config.metrics_listener}: {error}") from error
-        return server
-
     def health(self) -> Health:
         """A broker is healthy if it answers clients and has an online log folder."""
         from tidelog.metrics.http import Health
@@ -505,11 +485,15 @@ class Broker(LogManagerListener):
         return self.addresses[self.config.endpoints[0].listener]
 
     def first_screen(self) -> str:
-        metrics = None if self._metrics_server is None else self._metrics_server.url
         protocols = {endpoint.listener: endpoint.security_protocol for endpoint in self.config.endpoints}
         warnings = open_address_lines(self.config)
         return first_screen(
-            self.broker_id, self.addresses, protocols, self.config.data_dirs, metrics, warnings
+            self.broker_id,
+            self.addresses,
+            protocols,
+            self.config.data_dirs,
+            self._observability.url,
+            warnings,
         )
 
     # -- stop --------------------------------------------------------------------------------------
@@ -518,6 +502,7 @@ class Broker(LogManagerListener):
         """Answer the open requests, close the logs and mark a clean stop; also cleans up a failed start."""
         running = self.state is BrokerState.RUNNING_AS_BROKER
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        await self._observability.stop_canary()
         if running and self._membership is not None:
             await self._membership.leave()
         if self._server is not None:
@@ -546,8 +531,7 @@ class Broker(LogManagerListener):
             _, late = await asyncio.wait(list(self._tasks), timeout=tree_seconds)
             for task in late:
                 task.cancel()
-        if self._metrics_server is not None:
-            await self._metrics_server.close()
+        await self._observability.close()
         if self._security is not None:
             await self._security.close()
         if self._quotas is not None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.classic_state import GroupState
 from tidelog.coordinator.group.consumer import ConsumerGroup
@@ -18,13 +17,18 @@ from tidelog.coordinator.group.group import Group
 from tidelog.coordinator.group.records import read_offset_value
 from tidelog.coordinator.group.shard import GroupShard
 from tidelog.metrics.registry import Family, MetricName
+from tidelog.server.group_lag import GroupLag
 
 SUMS = {
     "current_offset_sum": "Sum of the committed offsets of a group in a topic.",
     "lag_sum": "Records of a topic behind the committed offsets of a group.",
 }
+PREFIX = "kafka_consumergroup_"
+MAX_LAG = "The largest lag of a group in a partition, in records."
+MAX_LAG_SECONDS = "The largest lag of a group in a partition, in seconds."
+OFFSETS_PER_FAMILY = 200
 MAX_OFFSETS = 50_000
-"""The offsets of a scrape: some 25 MB of text in five families, which Prometheus can still read."""
+"""The offsets of a scrape: some 30 MB of text in six families, which Prometheus can still read."""
 
 MANAGER = ("kafka.coordinator.group", "GroupMetadataManager")
 COORDINATOR = ("kafka.server", "group-coordinator-metrics")
@@ -34,9 +38,9 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class GroupMetrics:
-    def __init__(self, groups: GroupCoordinator, replicas: ReplicaManager) -> None:
+    def __init__(self, groups: GroupCoordinator, lag: GroupLag) -> None:
         self._groups = groups
-        self._replicas = replicas
+        self._lag = lag
 
     def families(self) -> Iterator[Family]:
         yield from self._counts()
@@ -92,33 +96,52 @@ class GroupMetrics:
             yield Family("kafka_consumergroup_members", "gauge", [(labels, members)], "Members of a group.")
 
     def _offsets(self, shard: GroupShard, group_id: str, most: int) -> Iterator[Family]:
-        current: list[tuple[Labels, float]] = []
-        lags: list[tuple[Labels, float]] = []
+        """The offsets and lags of a group, in families of at most OFFSETS_PER_FAMILY samples."""
         sums: dict[str, list[int]] = {}
-        for (topic, index), value in islice(shard.offsets.of_group(group_id).items(), most):
-            offset = read_offset_value(value).offset
-            labels = (("consumergroup", group_id), ("partition", str(index)), ("topic", topic))
-            current.append((labels, offset))
-            total = sums.setdefault(topic, [0, 0])
-            total[0] += offset
-            end = self._end_of(topic, index)
-            if end is not None:
-                lags.append((labels, max(end - offset, 0)))
-                total[1] += max(end - offset, 0)
-        yield Family("kafka_consumergroup_current_offset", "gauge", current, "Committed offset of a group.")
-        yield Family("kafka_consumergroup_lag", "gauge", lags, "Records behind the committed offset.")
+        most_records: int | None = None
+        most_seconds: float | None = None
+        offsets = list(islice(shard.offsets.of_group(group_id).items(), most))
+        for start in range(0, len(offsets), OFFSETS_PER_FAMILY):
+            current: list[tuple[Labels, float]] = []
+            lags: list[tuple[Labels, float]] = []
+            late: list[tuple[Labels, float]] = []
+            for partition, value in offsets[start : start + OFFSETS_PER_FAMILY]:
+                topic, index = partition
+                offset = read_offset_value(value).offset
+                labels = (("consumergroup", group_id), ("partition", str(index)), ("topic", topic))
+                current.append((labels, offset))
+                total = sums.setdefault(topic, [0, 0])
+                total[0] += offset
+                end = self._lag.end_offset(partition)
+                if end is None:
+                    continue
+                records = max(end - offset, 0)
+                lags.append((labels, records))
+                total[1] += records
+                most_records = max(records, most_records or 0)
+                seconds = self._lag.seconds(partition, offset) if records else 0.0
+                if seconds is not None:
+                    late.append((labels, seconds))
+                    most_seconds = max(seconds, most_seconds or 0.0)
+            yield Family(PREFIX + "current_offset", "gauge", current, "Committed offset of a group.")
+            yield Family(PREFIX + "lag", "gauge", lags, "Records behind the committed offset.")
+            yield Family(
+                PREFIX + "lag_seconds",
+                "gauge",
+                late,
+                "Seconds since the oldest record behind the committed offset was appended.",
+                fold="max",
+            )
         for at, (name, help_text) in enumerate(SUMS.items()):
             summed: list[tuple[Labels, float]] = [
                 ((("consumergroup", group_id), ("topic", topic)), total[at]) for topic, total in sums.items()
             ]
-            yield Family(f"kafka_consumergroup_{name}", "gauge", summed, help_text)
-
-    def _end_of(self, topic: str, index: int) -> int | None:
-        """The high watermark of a partition; None for an unknown partition."""
-        hosted = self._replicas.topics.get(topic)
-        partition = None if hosted is None else hosted.partitions.get(index)
-        log = None if partition is None else partition.log
-        return None if log is None else log.high_watermark
+            yield Family(PREFIX + name, "gauge", summed, help_text)
+        group: Labels = (("consumergroup", group_id),)
+        if most_records is not None:
+            yield Family(PREFIX + "max_lag", "gauge", [(group, most_records)], MAX_LAG)
+        if most_seconds is not None:
+            yield Family(PREFIX + "max_lag_seconds", "gauge", [(group, most_seconds)], MAX_LAG_SECONDS)
 
 
 def _gauge(name: str, value: int) -> Family:

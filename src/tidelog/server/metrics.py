@@ -8,10 +8,10 @@ from functools import partial
 from tidelog import __version__
 from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
-from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.metrics.process import ProcessMetrics
 from tidelog.metrics.registry import Family, MetricName, Registry
+from tidelog.server.partition_metrics import PartitionMetrics
 from tidelog.storage.cleaner.log_cleaner import LogCleaner
 from tidelog.storage.flush_job import FlushJob
 from tidelog.storage.log_dir import LogDir
@@ -19,40 +19,7 @@ from tidelog.storage.log_manager_listener import LogManagerListener
 
 Labels = tuple[tuple[str, str], ...]
 
-# Metrics of kafka_exporter with their help texts.
-PARTITION_FAMILIES = {
-    "current_offset": "High watermark of a partition.",
-    "oldest_offset": "Log start offset of a partition.",
-    "leader": "Broker id of the leader of a partition.",
-    "replicas": "Replicas of a partition.",
-    "in_sync_replica": "Replicas in sync of a partition.",
-    "leader_is_preferred": "1 where the first replica leads the partition.",
-    "under_replicated_partition": "1 where a replica of the partition is not in sync.",
-}
-
-
-def _is_under_min_isr(partition: Partition) -> bool:
-    return partition.is_leader and partition.log is not None and partition.is_under_min_isr
-
-
-def _is_at_min_isr(partition: Partition) -> bool:
-    return partition.is_leader and partition.log is not None and len(partition.isr) == partition.min_isr
-
-
-def _last_stable_offset_lag(partition: Partition) -> int:
-    log = partition.log
-    return 0 if log is None else log.high_watermark - log.last_stable_offset
-
-
-# Metrics of each partition.
-PARTITION_GAUGES: dict[str, Callable[[Partition], int]] = {
-    "UnderReplicated": lambda partition: partition.is_under_replicated,
-    "InSyncReplicasCount": lambda partition: len(partition.isr) if partition.is_leader else 0,
-    "ReplicasCount": lambda partition: len(partition.replicas) if partition.is_leader else 0,
-    "LastStableOffsetLag": _last_stable_offset_lag,
-    "UnderMinIsr": _is_under_min_isr,
-    "AtMinIsr": _is_at_min_isr,
-}
+TOPICS_PER_FAMILY = 500
 
 
 class BrokerMetrics:
@@ -72,7 +39,7 @@ class BrokerMetrics:
         self._metadata = metadata
         gauge = registry.gauge
         gauge("kafka.server", "KafkaServer", "BrokerState", state)
-        self._replica_gauges()
+        self._still_metrics()
         for purgatory in (
             replicas.produce_purgatory,
             replicas.fetch_purgatory,
@@ -91,56 +58,22 @@ class BrokerMetrics:
         self._controller_gauges()
         self._disk_metrics()
         gauge("kafka.server", "app-info", "start-time-ms", lambda: started_ms)
-        registry.collect(self._log_families)
-        registry.collect(self._partition_families)
+        registry.collect(PartitionMetrics(replicas).families)
         registry.collect(self._exporter_families)
         registry.collect(self._log_dir_families)
         registry.collect(_version_family)
         registry.collect(ProcessMetrics(started_ms / 1000).families)
 
-    def _replica_gauges(self) -> None:
-        replicas, gauge = self._replicas, self.registry.gauge
-
-        def count(wanted: Callable[[Partition], bool]) -> Callable[[], int]:
-            return lambda: sum(1 for partition in replicas.partitions() if wanted(partition))
-
-        kind = "ReplicaManager"
+    def _still_metrics(self) -> None:
         # A broker alone has no followers: these meters stay at 0, for dashboards that show them.
         for name in ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec"):
-            self.registry.meter("kafka.server", kind, name)
-        gauge("kafka.server", kind, "PartitionCount", lambda: sum(1 for _ in replicas.partitions()))
-        gauge("kafka.server", kind, "LeaderCount", count(lambda p: p.is_leader and not p.offline))
-        gauge(
-            "kafka.server",
-            kind,
-            "UnderReplicatedPartitions",
-            count(lambda p: p.is_under_replicated),
-        )
-        gauge(
-            "kafka.server",
-            kind,
-            "ReassigningPartitions",
-            count(lambda p: p.is_leader and p.is_reassigning),
-        )
-        gauge(
-            "kafka.server",
-            kind,
-            "ProducerIdCount",
-            lambda: sum(len(p.log.producers.entries) for p in replicas.partitions() if p.log is not None),
-        )
-        gauge("kafka.server", kind, "OfflineReplicaCount", count(lambda p: p.offline))
-        gauge(
-            "kafka.server",
-            kind,
-            "UnderMinIsrPartitionCount",
-            count(_is_under_min_isr),
-        )
-        gauge(
-            "kafka.server",
-            kind,
-            "AtMinIsrPartitionCount",
-            count(_is_at_min_isr),
-        )
+            self.registry.meter("kafka.server", "ReplicaManager", name)
+        # A broker in a cluster replaces these gauges by those of its fetchers.
+        for name in ("MaxLag", "MinFetchRate", "FailedPartitionsCount", "DeadThreadCount"):
+            self.registry.gauge("kafka.server", "ReplicaFetcherManager", name, lambda: 0, clientId="Replica")
+        # The broker stores batches in the format in which they come, so it converts none.
+        for name in ("ProduceMessageConversionsPerSec", "FetchMessageConversionsPerSec"):
+            self.registry.meter("kafka.server", "BrokerTopicMetrics", name)
 
     def _controller_gauges(self) -> None:
         metadata, gauge = self._metadata, self.registry.gauge
@@ -153,6 +86,8 @@ class BrokerMetrics:
             lambda: int(metadata.snapshot.controller_id >= 0),
         )
         gauge("kafka.controller", kind, "GlobalTopicCount", lambda: len(metadata.snapshot.topics))
+        # A broker alone is the preferred leader of all its partitions.
+        gauge("kafka.controller", kind, "PreferredReplicaImbalanceCount", lambda: 0)
         gauge(
             "kafka.controller",
             kind,
@@ -211,66 +146,23 @@ class BrokerMetrics:
                 "kafka.log", kind, "uncleanable-bytes", partial(cleaner.uncleanable_bytes, log_dir), **labels
             )
 
-    def _log_families(self) -> Iterator[Family]:
-        sizes: list[tuple[Labels, float]] = []
-        starts: list[tuple[Labels, float]] = []
-        ends: list[tuple[Labels, float]] = []
-        segments: list[tuple[Labels, float]] = []
-        for partition in self._replicas.partitions():
-            log = partition.log
-            if log is None or partition.offline:
-                continue
-            labels = (("topic", partition.topic), ("partition", str(partition.index)))
-            sizes.append((labels, log.size))
-            starts.append((labels, log.log_start_offset))
-            ends.append((labels, log.log_end_offset))
-            segments.append((labels, len(log.segments)))
-        yield Family(MetricName("kafka.log", "Log", "Size"), "gauge", sizes)
-        yield Family(MetricName("kafka.log", "Log", "LogStartOffset"), "gauge", starts)
-        yield Family(MetricName("kafka.log", "Log", "LogEndOffset"), "gauge", ends)
-        yield Family(MetricName("kafka.log", "Log", "NumLogSegments"), "gauge", segments)
-
-    def _partition_families(self) -> Iterator[Family]:
-        """The states of partitions: of followers too, for which most of these are 0, as in Kafka."""
-        partitions = [
-            (partition, (("topic", partition.topic), ("partition", str(partition.index))))
-            for partition in self._replicas.partitions()
-        ]
-        for name, value in PARTITION_GAUGES.items():
-            samples: list[tuple[Labels, float]] = [
-                (labels, int(value(partition))) for partition, labels in partitions
-            ]
-            yield Family(MetricName("kafka.cluster", "Partition", name), "gauge", samples)
-
     def _exporter_families(self) -> Iterator[Family]:
-        """The metrics of kafka_exporter about brokers and partitions."""
+        """The metrics of kafka_exporter about brokers and topics."""
         snapshot = self._metadata.snapshot
         yield Family("kafka_brokers", "gauge", [((), len(snapshot.brokers))], "Brokers of the cluster.")
-        yield Family(
-            "kafka_topic_partitions",
-            "gauge",
-            [((("topic", name),), len(topic.partitions)) for name, topic in snapshot.topics.items()],
-            "Partitions of a topic.",
-        )
-        families: dict[str, list[tuple[Labels, float]]] = {name: [] for name in PARTITION_FAMILIES}
-        for partition in self._replicas.partitions():
-            if not partition.is_leader and partition.leader_id >= 0:
-                continue  # its leader says more: each partition occurs once in a cluster
-            log = partition.log
-            labels = (("partition", str(partition.index)), ("topic", partition.topic))
-            if log is not None:
-                families["current_offset"].append((labels, log.high_watermark))
-                families["oldest_offset"].append((labels, log.log_start_offset))
-            preferred = bool(partition.replicas) and partition.replicas[0] == partition.leader_id
-            families["leader"].append((labels, partition.leader_id))
-            families["replicas"].append((labels, len(partition.replicas)))
-            families["in_sync_replica"].append((labels, len(partition.isr)))
-            families["leader_is_preferred"].append((labels, int(preferred)))
-            families["under_replicated_partition"].append(
-                (labels, int(len(partition.isr) < len(partition.replicas)))
-            )
-        for name, samples in families.items():
-            yield Family(f"kafka_topic_partition_{name}", "gauge", samples, PARTITION_FAMILIES[name])
+        addresses: list[tuple[Labels, float]] = [
+            ((("id", str(broker_id)), ("address", f"{endpoint.host}:{endpoint.port}")), 1)
+            for broker_id, broker in snapshot.brokers.items()
+            for endpoint in broker.endpoints[:1]
+        ]
+        yield Family("kafka_broker_info", "gauge", addresses, "Brokers of the cluster, with their addresses.")
+        topics = list(snapshot.topics.items())
+        for start in range(0, len(topics), TOPICS_PER_FAMILY):
+            sizes: list[tuple[Labels, float]] = [
+                ((("topic", name),), len(topic.partitions))
+                for name, topic in topics[start : start + TOPICS_PER_FAMILY]
+            ]
+            yield Family("kafka_topic_partitions", "gauge", sizes, "Partitions of a topic.")
 
     def _log_dir_families(self) -> Iterator[Family]:
         free: list[tuple[Labels, float]] = []
@@ -286,6 +178,10 @@ class BrokerMetrics:
                     continue  # the log folder goes offline with the next write to it
                 total.append((labels, size))
                 free.append((labels, usable))
+        kind = "LogManager"
+        yield Family(MetricName("kafka.log", kind, "LogDirectoryOffline"), "gauge", offline)
+        failed = sum(value for _, value in offline)
+        yield Family(MetricName("kafka.log", kind, "OfflineLogDirectoryCount"), "gauge", [((), failed)])
         yield Family("tidelog_log_dir_bytes", "gauge", total, "Size of the disk that holds a log folder.")
         yield Family("tidelog_log_dir_free_bytes", "gauge", free, "Free bytes of the disk of a log folder.")
         yield Family("tidelog_log_dir_offline", "gauge", offline, "1 where a log folder is offline.")

@@ -96,6 +96,8 @@ class TransactionCoordinator:
         )
         # Transactions that are prepared and not complete, by transactional id.
         self.completions: dict[str, Completion] = {}
+        # How many transactions were aborted because they exceeded their timeout.
+        self.timed_out = 0
         self._is_started = False
         self._timers: list[TimerHandle] = []
 
@@ -506,6 +508,7 @@ class TransactionCoordinator:
         def decide(_: TransactionShard) -> None:
             if transaction.is_timed_out(self.scheduler.clock.ms()):
                 log.info("the transaction of %s timed out and is aborted", transactional_id)
+                self.timed_out += 1
                 self._fence(shard, transaction, lambda: None, failed)
 
         self.runtime.run(shard.partition, decide, failed)

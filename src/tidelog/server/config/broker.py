@@ -163,8 +163,13 @@ class BrokerConfig:
     super_users: str
     tidelog_audit_topic: str
     tidelog_batch_unpacked_max_bytes: int
+    tidelog_canary_interval_ms: int
+    tidelog_canary_topic: str
     tidelog_log_level: str
     tidelog_log_levels: tuple[str, ...]
+    tidelog_metrics_partitions_enable: bool
+    tidelog_tracing_endpoint: str
+    tidelog_tracing_sample_ratio: float
     telemetry_max_bytes: int
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transaction_max_timeout_ms: int

@@ -305,15 +305,25 @@ tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The 
   before it uses the memory.
 tidelog.broker.suspicion.enable: Whether the controller moves leaderships away from a broker on its own host
   whose address refuses connections, before the session of that broker expires.
+tidelog.canary.interval.ms: How often the broker writes a record to the topic of the canary, reads it and
+  commits its offset, to measure what its clients see; 0 switches the canary off. The canary needs a listener
+  with PLAINTEXT, and an authorizer has to let ANONYMOUS use its topic and group.
+tidelog.canary.topic: The topic of the canary's records, with one partition for each broker.
 tidelog.guardian.enable: Whether a small process waits for the death of the broker and then ends its ZooKeeper
   session, so that other brokers lead its partitions at once and not when the session expires.
 tidelog.log.level: The lowest level of log lines that the broker prints.
 tidelog.log.levels: Levels for parts of the broker, as part:LEVEL pairs; a part is a package such as network
   or storage.
+tidelog.metrics.partitions.enable: Whether /metrics has series for each partition. Without them, the series of
+  a topic have the sum of its partitions, or the maximum of a lag in seconds.
 tidelog.sasl.oauthbearer.allowed.urls: The URLs that sasl.oauthbearer.jwks.endpoint.url may have, as Kafka's
   system property org.apache.kafka.sasl.oauthbearer.allowed.urls.
 tidelog.sasl.oauthbearer.unsecured.enable: Whether OAUTHBEARER takes tokens without a signature, which anybody
   can make. For tests alone.
+tidelog.tracing.endpoint: The URL of a collector of OpenTelemetry traces, such as
+  http://localhost:4318/v1/traces. Each request becomes a span. Needs the extra otel; without a URL there are
+  no traces.
+tidelog.tracing.sample.ratio: The share of requests that are traced.
 tidelog.zookeeper.digest: The identity of this broker at ZooKeeper, as user:password, with the scheme digest.
 transaction.abort.timed.out.transaction.cleanup.interval.ms: How often the broker looks for timed-out
   transactions and aborts them.

@@ -152,8 +152,13 @@ OURS = """\
 metrics.listener string null low address ours
 tidelog.audit.topic string "" low ours
 tidelog.batch.unpacked.max.bytes int 134217728 medium >=1 ours
+tidelog.canary.interval.ms int 0 low >=0 ours
+tidelog.canary.topic string __tidelog_canary low ours
 tidelog.log.level string INFO medium anycase(TRACE,DEBUG,INFO,WARN,ERROR,FATAL) ours
 tidelog.log.levels list "" low levels ours
+tidelog.metrics.partitions.enable boolean true low cluster-wide ours
+tidelog.tracing.endpoint string "" low ours
+tidelog.tracing.sample.ratio double 1.0 low 0..1 ours
 """
 
 # Settings of a broker with zookeeper.connect. A broker alone names those that are given: they change nothing.

@@ -1,0 +1,75 @@
+"""What the dashboards of the field ask Prometheus, and what of it no broker of ours can answer.
+
+tests/data/dashboards.json has the expressions of the panels of each dashboard.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+DATA = Path(__file__).parent.parent / "data" / "dashboards.json"
+
+ABSENT = {
+    r"container_.*|kubelet_.*": "Kubernetes measures its containers and volumes itself",
+    r"zookeeper_.*": "ZooKeeper shows its own metrics",
+    r"kafka_server_(sessionexpirelistener|zookeeperclientmetrics)_.*": "its sessions are not counted",
+    r"kafka_tier_.*|kafka_log_log_tiersize": "there is no tiered storage",
+    r"kafka_server_replicamanager_straypartitions.*": "Confluent Server alone has it",
+    r"kafka_network_requestmetrics_deprecatedrequestspersec_.*": "Confluent Server alone has it",
+    r"kafka_server_transaction_coordinator_metrics_(transaction_state_error_count"
+    r"|prepare_commit_to_complete_commit_latency)": "Confluent Server alone has it",
+}
+"""Names of metrics that a broker does not have, with the reason that docs/metrics.md gives."""
+
+OF_PROMETHEUS = {
+    "container",
+    "env",
+    "instance",
+    "job",
+    "kubernetes_pod_name",
+    "namespace",
+    "persistentvolumeclaim",
+    "pod",
+    "strimzi_io_cluster",
+    "strimzi_io_name",
+}
+"""Labels that the configuration of Prometheus adds."""
+
+_NAME = re.compile(r"\b((?:kafka|jvm|process|container|kubelet|zookeeper)_\w+)\s*(\{[^}]*\})?")
+_MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    name: str
+    dialect: str
+    expressions: tuple[str, ...]
+
+
+def dashboards() -> list[Dashboard]:
+    return [
+        Dashboard(entry["dashboard"], entry["dialect"], tuple(entry["expressions"]))
+        for entry in json.loads(DATA.read_text())
+    ]
+
+
+def selected(expression: str) -> dict[str, set[str]]:
+    """The metrics of an expression, each with the labels that its selectors name."""
+    found: dict[str, set[str]] = {}
+    for name, selector in _NAME.findall(expression):
+        found.setdefault(name, set()).update(set(_MATCHER.findall(selector)) - OF_PROMETHEUS)
+    return found
+
+
+def why_absent(expression: str) -> str | None:
+    """Why a broker has no data for an expression; None if it should have some."""
+    if 'job="zookeeper"' in expression:
+        return "ZooKeeper shows its own metrics"
+    for name in selected(expression):
+        for pattern, reason in ABSENT.items():
+            if re.fullmatch(pattern, name):
+                return reason
+    return None
