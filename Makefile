@@ -18,8 +18,10 @@ CLUSTER_SUITES := $(addprefix tests/,clients cli groups transactions exactly_onc
 SECURE_SUITES := $(addprefix tests/,groups transactions exactly_once chaos security/test_secure_cluster.py)
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := $(VENV)-spark-4.2
+# What needs more than PyPI and Java has a target of its own.
+HERE := not kafka and not cassandra and not browser and not other_clients and not prometheus and not s3
 
-.PHONY: help run test test-long test-cluster test-secure test-spark-4.2 test-kafka test-cassandra test-other-clients test-prometheus test-s3 check bench bench-kafka dist docs clean
+.PHONY: help run test test-long test-cluster test-secure test-spark-4.2 test-kafka test-cassandra test-other-clients test-prometheus test-s3 test-browser check bench bench-kafka dist docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -27,8 +29,8 @@ help:            ## what can be made
 # What `make run` runs, without test tools and type checkers.
 $(RUN_STAMP): pyproject.toml setup.py $(wildcard src/tidelog/*/*.pyx src/tidelog/*/*.pxi)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing tidelog and Spark into $(VENV), once; it takes a minute or two."
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[spark]'
+	@echo "Installing tidelog, its console and Spark into $(VENV), once; it takes a minute or two."
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[spark,console]'
 	@$(BIN)/python -m compileall -q src
 	@touch $(RUN_STAMP)
 
@@ -53,19 +55,19 @@ run: $(RUN_STAMP) ## a broker on 127.0.0.1:9092 (PORT=N for another), data in ./
 	@$(BIN)/tidelog demo --port $(PORT)
 
 test: $(STAMP)   ## the tests, short form
-	$(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long'
+	$(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m '$(HERE) and not long'
 
 test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and records
-	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3'
+	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) $(SHARED) -m '$(HERE)'
 
 test-cluster: $(STAMP) ## the suites of clients, groups and transactions on three brokers and a real ZooKeeper (needs Java 17+)
-	TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long' $(CLUSTER_SUITES)
+	TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m '$(HERE) and not long' $(CLUSTER_SUITES)
 
 test-secure: $(STAMP) ## the suites of groups, transactions and faults on three brokers with TLS, SCRAM and ACLs (needs Java 17+)
-	TIDELOG_TEST_SECURITY=1 TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long' $(SECURE_SUITES)
+	TIDELOG_TEST_SECURITY=1 TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m '$(HERE) and not long' $(SECURE_SUITES)
 
 test-spark-4.2: $(SPARK_4_2)/.installed ## the tests with Spark on PySpark 4.2 (needs Java 17+; from PyPI into .venv-spark-4.2)
-	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) $(SHARED) -m 'not kafka and not cassandra and not other_clients and not prometheus and not s3 and not long' tests/spark
+	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) $(SHARED) -m '$(HERE) and not long' tests/spark
 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
 	@$(BIN)/python -m tests.kafka.jars
@@ -86,6 +88,10 @@ test-prometheus: $(STAMP) ## the expressions of the field's dashboards on a real
 test-s3: $(STAMP) ## races of writers of tables on a real S3 server, versitygw (needs Go, which builds it from its module proxy into .cache/s3)
 	@$(BIN)/python -m tests.support.versitygw
 	$(BIN)/python -m pytest -q -m s3 tests/tables
+
+test-browser: $(STAMP) ## the console's pages in a real browser, and its API against its description (needs Debian's chromium and npm, which fetches axe-core into .cache)
+	@$(BIN)/python -m tests.console.axe
+	$(BIN)/python -m pytest -q -rs -m browser tests/console
 
 check: $(STAMP)  ## lint, types, the direction of imports, and the names on the map
 	$(BIN)/ruff check src tests bench packaging

@@ -32,6 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "clients": FOUNDATION | {"protocol", "records", "metadata", "security"},
 }
 ALLOWED["coordinator"] = FOUNDATION | {"protocol", "records", "storage", "metadata", "cluster"}
+# The console reads the state files of pipelines; it knows the broker only as `console.local_broker`.
+ALLOWED["console"] = FOUNDATION | {"protocol", "records", "clients", "security", "spark"}
 ALLOWED["server"] = set(ALLOWED)
 ALLOWED["testing"] = set(ALLOWED) | {"spark"}
 ALLOWED["simulation"] = set(ALLOWED)

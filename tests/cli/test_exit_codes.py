@@ -66,7 +66,9 @@ def takes_a_broker(command: click.Command | None) -> bool:
 def test_every_tool_that_takes_a_broker_is_tried() -> None:
     context = click.Context(main)
     found = {name for name in TOOLS if takes_a_broker(main.get_command(context, name))}
-    assert found == CALLS.keys() | WAITING | {"cluster"}, "tests/cli/test_cluster.py tries cluster status"
+    assert found == CALLS.keys() | WAITING | {"cluster", "console"}, (
+        "tests/cli/test_cluster.py tries cluster status, tests/console the console"
+    )
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -84,7 +86,7 @@ def test_a_broker_that_is_not_there_ends_a_tool_with_1(
 
 
 # Kafka has no tools of these names to be like.
-OURS_ALONE = {"start", "demo", "adopt", "cluster", "zookeeper", "tree", "security", "config-docs"}
+OURS_ALONE = {"start", "demo", "console", "adopt", "cluster", "zookeeper", "tree", "security", "config-docs"}
 
 
 @pytest.mark.parametrize("name", TOOLS)

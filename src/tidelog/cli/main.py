@@ -23,6 +23,7 @@ TOOLS: dict[str, Tool] = {
         "tidelog.cli.cluster", "cluster", "Run several brokers, and show the state of a cluster."
     ),
     "demo": Tool("tidelog.cli.demo", "demo", "Run a broker with events, and all pipelines on them."),
+    "console": Tool("tidelog.cli.console", "console", "Serve web pages for Kafka clusters."),
     "console-producer": Tool(
         "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."
     ),

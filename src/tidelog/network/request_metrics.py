@@ -180,6 +180,10 @@ class RequestChannelMetrics:
                 self._attach_fetch()
         return metrics
 
+    def kinds(self) -> list[RequestMetrics]:
+        """The metrics of the kinds of requests that were received."""
+        return list(self._by_name.values())
+
     def entry(self, api_key: int, api_version: int, name: str, flexible: bool) -> ApiVersionEntry:
         entry = self._entries.get((api_key, api_version))
         if entry is None:

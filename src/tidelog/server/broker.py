@@ -73,6 +73,7 @@ from tidelog.storage.log_manager_listener import LogManagerListener
 from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
+    from tidelog.console.server import ConsoleServer
     from tidelog.metrics.http import Health
     from tidelog.security.authorizer import Authorizer
     from tidelog.server.audit_topic import AuditTopic
@@ -126,6 +127,7 @@ class Broker(LogManagerListener):
         self._new_folders: list[str] = []  # beside folders that a broker used before
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._observability = Observability(config, self.registry)
+        self._console: ConsoleServer | None = None
         self._security: BrokerSecurity | None = None  # None without TLS, SASL and delegation tokens
         self._authorizer: Authorizer | None = None
         self._audit_topic: AuditTopic | None = None
@@ -185,6 +187,10 @@ class Broker(LogManagerListener):
             self._observability.start_tracing(server, self.broker_id)
             server.start()
             self._observability.start_canary(services, self.addresses)
+            if self.config.console_listener is not None:
+                from tidelog.server.console import start_console
+
+                self._console = await start_console(self.config, services, server, self.address)
         except (LogDirRefused, StaleTree, TreeUnavailable, TreeError) as error:
             raise StartFailed(str(error)) from error
         self.state = BrokerState.RUNNING_AS_BROKER
@@ -485,6 +491,7 @@ class Broker(LogManagerListener):
         return self.addresses[self.config.endpoints[0].listener]
 
     def first_screen(self) -> str:
+        console = None if self._console is None else self._console.url
         protocols = {endpoint.listener: endpoint.security_protocol for endpoint in self.config.endpoints}
         warnings = open_address_lines(self.config)
         return first_screen(
@@ -494,6 +501,7 @@ class Broker(LogManagerListener):
             self.config.data_dirs,
             self._observability.url,
             warnings,
+            console,
         )
 
     # -- stop --------------------------------------------------------------------------------------
@@ -503,6 +511,8 @@ class Broker(LogManagerListener):
         running = self.state is BrokerState.RUNNING_AS_BROKER
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         await self._observability.stop_canary()
+        if self._console is not None:
+            await asyncio.to_thread(self._console.close)
         if running and self._membership is not None:
             await self._membership.leave()
         if self._server is not None:

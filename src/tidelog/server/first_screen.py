@@ -16,10 +16,11 @@ def first_screen(
     folders: Sequence[str],
     metrics: str | None,
     warnings: Sequence[str] = (),
+    console: str | None = None,
 ) -> str:
     """The lines for the terminal; the examples use the first address, one without TLS and SASL if possible.
 
-    `protocols` has the security protocol of each listener, `metrics` is the URL of the metrics.
+    `protocols` has the security protocol of each listener, `metrics` and `console` are URLs.
     """
     plain = [name for name in addresses if protocols[name] == "PLAINTEXT"]
     listener = (plain or list(addresses))[0]
@@ -40,6 +41,8 @@ def first_screen(
         *others,
         f"  data in     {', '.join(folders)}",
     ]
+    if console is not None:
+        lines.append(f"  console at  {console}")
     if metrics is not None:
         lines.append(f"  metrics at  {metrics}/metrics")
     lines += [f"  warning     {warning}" for warning in warnings]

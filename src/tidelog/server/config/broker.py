@@ -56,6 +56,10 @@ class BrokerConfig:
     compression_type: str
     compression_zstd_level: int
     connections_max_idle_ms: int
+    console_cluster_name: str
+    console_command_config: str
+    console_listener: str | None
+    console_read_only: bool
     controller_listener_names: tuple[str, ...] | None
     controller_quota_window_num: int
     controller_quota_window_size_seconds: int

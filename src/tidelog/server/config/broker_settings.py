@@ -149,6 +149,10 @@ transactional.id.expiration.ms int 604800000 high >=1
 """
 
 OURS = """\
+console.cluster.name string local low nonempty ours
+console.command.config string "" low ours
+console.listener string null low address ours
+console.read.only boolean false low ours
 metrics.listener string null low address ours
 tidelog.audit.topic string "" low ours
 tidelog.batch.unpacked.max.bytes int 134217728 medium >=1 ours

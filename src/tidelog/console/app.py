@@ -1,0 +1,191 @@
+"""The application: routes of the API, the pages and the static files, and the headers of every answer."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidelog.console import areas
+from tidelog.console.access import Access
+from tidelog.console.api import JSON, Api, Endpoint, error_response, json_response
+from tidelog.console.clusters import Cluster, Clusters
+from tidelog.console.errors import ApiError, api_error, not_found
+from tidelog.console.openapi import describe
+from tidelog.console.pages import SECURITY_HEADERS, Page, Site, View
+from tidelog.errors import KafkaError
+
+STATIC: Final = Path(__file__).parent / "static"
+LOCAL_NAMES: Final = ("localhost",)
+
+
+class ClusterItem(Struct):
+    name: str
+    colour: str
+    read_only: bool
+    is_local: bool
+
+
+class ClusterList(Struct):
+    clusters: list[ClusterItem]
+
+
+def make_app(
+    clusters: Clusters, access: Access | None = None, *, only_local_names: bool = False
+) -> Starlette:
+    """The console as an ASGI application. `only_local_names` refuses requests for other host names.
+
+    A page of another site that has the address of this machine under its own name (DNS rebinding) gets
+    nothing from a console on a loopback address.
+    """
+    rights = access or Access()
+    site = Site(clusters, areas.nav())
+    api = Api(clusters, rights)
+    endpoints = areas.endpoints()
+    document = msgspec.json.encode(describe(endpoints))
+
+    async def openapi(_: Request) -> Response:
+        return Response(document, media_type=JSON)
+
+    async def cluster_list(request: Request) -> Response:
+        rights.principal(request)
+        return json_response(ClusterList([_item(cluster) for cluster in clusters]))
+
+    async def home(_: Request) -> Response:
+        return RedirectResponse(f"/clusters/{clusters.first.name}")
+
+    def page_route(page: Page) -> Route:
+        return Route(page.full_path, partial(_serve_page, site, rights, page), methods=list(page.methods))
+
+    routes: list[BaseRoute] = [
+        Route("/", home),
+        Route("/api/openapi.json", openapi),
+        Route("/api/clusters", cluster_list),
+        *_api_routes(api, endpoints),
+        *(page_route(page) for page in areas.pages()),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        refused = ApiError(error.status_code, error.detail.upper().replace(" ", "_"), f"{error.detail}.")
+        response = _failed(site, rights, request, refused)
+        response.headers.update(error.headers or {})
+        return response
+
+    async def on_api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return _failed(site, rights, request, error)
+
+    async def on_kafka_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, KafkaError)
+        return _failed(site, rights, request, api_error(error))
+
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, only_local_names=only_local_names)],
+        exception_handlers={
+            HTTPException: on_http_error,
+            ApiError: on_api_error,
+            KafkaError: on_kafka_error,
+        },
+    )
+    app.state.site = site
+    return app
+
+
+def _api_routes(api: Api, endpoints: list[Endpoint]) -> list[Route]:
+    """One route for each path, so that another method gets 405 and the allowed methods."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.full_path, {})[endpoint.method] = endpoint
+
+    def serve(methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+        async def served(request: Request) -> Response:
+            method = "GET" if request.method == "HEAD" else request.method
+            return await api.serve(methods[method], request)
+
+        return served
+
+    return [Route(path, serve(methods), methods=list(methods)) for path, methods in by_path.items()]
+
+
+async def _serve_page(site: Site, access: Access, page: Page, request: Request) -> Response:
+    path = {name: str(value) for name, value in request.path_params.items()}
+    cluster = site.clusters.get(path["cluster"])
+    if cluster is None:
+        raise not_found(f"The cluster {path['cluster']}")
+    view = View(request, cluster, access.principal(request), access, site, path)
+    return await page.handler(view)
+
+
+def _failed(site: Site, access: Access, request: Request, error: ApiError) -> Response:
+    """The error as JSON for the API, as a page for people."""
+    if request.url.path.startswith(("/api/", "/static/")):
+        return error_response(error)
+    name = request.path_params.get("cluster", "")
+    cluster = site.clusters.get(str(name)) or site.clusters.first
+    view = View(request, cluster, access.principal(request), access, site, {})
+    return view.render("error.html", status=error.status, error=error)
+
+
+def _item(cluster: Cluster) -> ClusterItem:
+    return ClusterItem(cluster.name, cluster.colour, cluster.read_only, cluster.local is not None)
+
+
+class Guard:
+    """Adds the security headers to every answer, and refuses requests under a foreign host name."""
+
+    def __init__(self, app: ASGIApp, *, only_local_names: bool) -> None:
+        self._app = app
+        self._only_local_names = only_local_names
+        self._headers = [(name.lower().encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_static = scope["path"].startswith("/static/")
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers: list[tuple[bytes, bytes]] = message["headers"]
+                headers += self._headers
+                if is_static:
+                    headers.append((b"cache-control", b"max-age=3600"))
+                elif not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
+            await send(message)
+
+        if self._only_local_names and not _is_local(Request(scope).headers.get("host", "")):
+            refused = ApiError(
+                421, "WRONG_HOST", "This console answers under the names of this machine only."
+            )
+            await error_response(refused)(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+
+def _is_local(host: str) -> bool:
+    """Whether a Host header names this machine: localhost or an address, and any port."""
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if name.lower() in LOCAL_NAMES:
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

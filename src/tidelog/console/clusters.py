@@ -1,0 +1,140 @@
+"""The clusters of a console: a name, a colour, an admin client and a snapshot for each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.console.local_broker import LocalBroker
+from tidelog.console.snapshot import ClusterSnapshot
+
+if TYPE_CHECKING:
+    from tidelog.console.history import History
+
+SNAPSHOT_SECONDS: Final = 1.0
+"""The age up to which a snapshot is used again."""
+
+STALE_SECONDS: Final = 15.0
+"""The age up to which a snapshot still answers while the next one is made."""
+
+API_TIMEOUT_MS: Final = 10_000
+"""How long a page waits for a cluster that does not answer."""
+
+COLOURS: Final = ("teal", "violet", "amber", "rose", "blue", "green")
+
+
+class Cluster:
+    """A cluster that the console shows. `settings` are those of a Kafka client, with bootstrap.servers."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, object],
+        *,
+        colour: str = COLOURS[0],
+        read_only: bool = False,
+        local: LocalBroker | None = None,
+    ) -> None:
+        self.name = name
+        self.colour = colour
+        self.read_only = read_only
+        self.local = local
+        self.client_settings: dict[str, object] = dict(settings)
+        self._admin: AsyncAdmin | None = None
+        self._snapshot: ClusterSnapshot | None = None
+        self._snapshot_at = 0.0
+        self._making: asyncio.Task[ClusterSnapshot] | None = None
+        self._history: History | None = None
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """The admin client, made on first use; it connects with its first request."""
+        if self._admin is None:
+            settings: dict[str, object] = {"default.api.timeout.ms": API_TIMEOUT_MS}
+            self._admin = AsyncAdmin(settings | {"client.id": "tidelog-console"} | self.client_settings)
+        return self._admin
+
+    async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
+        """The cluster at most about a second ago; `fresh` makes a new snapshot.
+
+        A snapshot of up to STALE_SECONDS answers at once while the next one is made. Raises the KafkaError of
+        a cluster that cannot be reached.
+        """
+        age = time.monotonic() - self._snapshot_at
+        if not fresh and self._snapshot is not None and age < SNAPSHOT_SECONDS:
+            return self._snapshot
+        if fresh and self._making is not None:
+            await asyncio.wait([self._making])  # it may have begun before the change
+        if self._making is None:
+            self._making = asyncio.create_task(self._make_snapshot())
+        if not fresh and self._snapshot is not None and age < STALE_SECONDS:
+            self._making.add_done_callback(_ignore_failure)
+            return self._snapshot
+        return await asyncio.shield(self._making)
+
+    def forget_snapshot(self) -> None:
+        """Make the next reader wait for a new snapshot: something was changed."""
+        self._snapshot = None
+
+    async def _make_snapshot(self) -> ClusterSnapshot:
+        from tidelog.console.snapshot_reader import read_snapshot
+
+        began = time.monotonic()
+        try:
+            snapshot = await read_snapshot(self)
+            self._snapshot, self._snapshot_at = snapshot, began
+            return snapshot
+        finally:
+            self._making = None
+
+    @property
+    def history(self) -> History:
+        """The figures of the last minutes, sampled while somebody looks."""
+        from tidelog.console.history import History
+
+        if self._history is None:
+            self._history = History(self)
+        return self._history
+
+    async def close(self) -> None:
+        if self._history is not None:
+            await self._history.close()
+        if self._making is not None:
+            self._making.cancel()
+        if self._admin is not None:
+            await self._admin.close()
+
+
+class Clusters:
+    """The clusters by name, in the order in which they were given."""
+
+    def __init__(self, clusters: list[Cluster]) -> None:
+        self._by_name = {cluster.name: cluster for cluster in clusters}
+        if len(self._by_name) != len(clusters) or not clusters:
+            raise ValueError("a console needs clusters with different names")
+
+    def get(self, name: str) -> Cluster | None:
+        return self._by_name.get(name)
+
+    @property
+    def first(self) -> Cluster:
+        return next(iter(self._by_name.values()))
+
+    def __iter__(self) -> Iterator[Cluster]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    async def close(self) -> None:
+        for cluster in self:
+            await cluster.close()
+
+
+def _ignore_failure(task: asyncio.Task[ClusterSnapshot]) -> None:
+    """Take the error of a snapshot that nobody waits for; the next reader makes another one."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,82 @@
+"""LocalBroker: what a console in the broker's process reads from the broker's memory.
+
+The console knows no part of the broker. The broker passes an object that fulfils this protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidelog.console.snapshot import ClusterSnapshot
+
+
+@dataclass(slots=True)
+class LatencyFigures:
+    """Percentiles of a kind of request over about the last minute, in milliseconds, and its count so far."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(slots=True)
+class LogDirFigures:
+    """A log folder of the broker; its disk's bytes are None if they cannot be read."""
+
+    path: str
+    error: str | None
+    total_bytes: int | None
+    free_bytes: int | None
+
+
+@dataclass(slots=True)
+class BrokerFigures:
+    """Numbers of the broker at one moment. Counts only grow: the caller computes rates."""
+
+    broker_id: int
+    version: str
+    started_ms: int
+    records_in: int
+    bytes_in: int
+    bytes_out: int
+    requests: int
+    failed_requests: int
+    connections: int
+    partitions: int
+    leaders: int
+    under_replicated: int
+    under_min_isr: int
+    offline: int
+    has_controller: bool
+    latency: dict[str, LatencyFigures] = field(default_factory=dict)
+    log_dirs: list[LogDirFigures] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ConnectionFigures:
+    """An open connection of a client."""
+
+    address: str
+    listener: str
+    principal: str
+    client_id: str | None
+    software: str
+    software_version: str
+    idle_seconds: float
+    tls: str | None = None
+
+
+class LocalBroker(Protocol):
+    """The broker of this process. Each call runs on the broker's loop, in slices below a millisecond."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """The cluster from memory. Offsets are None for partitions that the broker does not host."""
+
+    async def figures(self) -> BrokerFigures: ...
+
+    async def connections(self) -> list[ConnectionFigures]: ...

@@ -1,0 +1,75 @@
+"""The OpenAPI description of the API, made from the endpoints and their types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from tidelog import __version__
+from tidelog.console.api import JSON, Endpoint
+from tidelog.console.errors import ErrorAnswer
+
+REF: Final = "#/components/schemas/{name}"
+
+
+def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """An OpenAPI 3.1 document."""
+    listed = list(endpoints)
+    kinds: set[type[Struct]] = {ErrorAnswer}
+    for endpoint in listed:
+        kinds |= {kind for kind in (endpoint.body, endpoint.answer) if kind is not None}
+    ordered = sorted(kinds, key=lambda kind: kind.__name__)
+    schemas, components = msgspec.json.schema_components(ordered, ref_template=REF)
+    of = dict(zip(ordered, schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for endpoint in listed:
+        paths.setdefault(endpoint.full_path, {})[endpoint.method.lower()] = _operation(
+            endpoint, of, components
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "tidelog console", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(endpoint: Endpoint, of: dict[type[Struct], Any], components: dict[str, Any]) -> dict[str, Any]:
+    error = {"description": "Why it failed.", "content": {JSON: {"schema": of[ErrorAnswer]}}}
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"{(\w+)(?::\w+)?}", endpoint.full_path)
+    ]
+    if endpoint.query is not None:
+        parameters += _query_parameters(endpoint.query, components)
+    operation: dict[str, Any] = {
+        "operationId": endpoint.operation_id,
+        "summary": endpoint.summary,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "The answer.", "content": {JSON: {"schema": of[endpoint.answer]}}},
+            "default": error,
+        },
+    }
+    if endpoint.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": of[endpoint.body]}}}
+    return operation
+
+
+def _query_parameters(kind: type[Struct], components: dict[str, Any]) -> list[dict[str, Any]]:
+    (_,), found = msgspec.json.schema_components([kind], ref_template=REF)
+    properties = found.pop(kind.__name__)["properties"]
+    components.update(found)
+    return [
+        {
+            "name": field.encode_name,
+            "in": "query",
+            "required": field.default is NODEFAULT and field.default_factory is NODEFAULT,
+            "schema": properties[field.encode_name],
+        }
+        for field in msgspec.structs.fields(kind)
+    ]

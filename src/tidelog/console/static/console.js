@@ -1,0 +1,139 @@
+// The console's own script: theme, keyboard, dialogs, favourites and charts. Pages work by htmx and plain links.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const stored = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
+  const store = (key, value) => { try { localStorage.setItem(key, value); } catch { /* private window */ } };
+
+  // -- theme: that of the system, until somebody switches ------------------------------------------
+  const theme = stored("tidelog-theme");
+  if (theme === "light" || theme === "dark") root.dataset.theme = theme;
+  const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const switchTheme = () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    store("tidelog-theme", root.dataset.theme);
+    charts.forEach((chart) => chart.draw());
+  };
+
+  // -- favourites: kept by this browser for each cluster -------------------------------------------
+  const favouritesKey = () => `tidelog-favourites-${root.dataset.cluster}`;
+  const favourites = () => { try { return new Set(JSON.parse(stored(favouritesKey()) || "[]")); } catch { return new Set(); } };
+  const showFavourites = () => {
+    const mine = favourites();
+    document.querySelectorAll("[data-favourite]").forEach((star) => star.setAttribute("aria-pressed", mine.has(star.dataset.favourite)));
+  };
+  const toggleFavourite = (name) => {
+    const mine = favourites();
+    if (!mine.delete(name)) mine.add(name);
+    store(favouritesKey(), JSON.stringify([...mine].slice(-500)));
+    showFavourites();
+  };
+
+  // -- charts --------------------------------------------------------------------------------------
+  const charts = [];
+  const units = {
+    bytes: (value) => { let unit = 0; while (value >= 1000 && unit < 4) { value /= 1000; unit += 1; } return `${+value.toPrecision(3)} ${["B", "KB", "MB", "GB", "TB"][unit]}/s`; },
+    ms: (value) => `${+value.toPrecision(3)} ms`,
+    rate: (value) => `${+value.toPrecision(3)}/s`,
+    count: (value) => `${+value.toPrecision(6)}`,
+  };
+  const colourOf = (name) => {
+    const probe = document.createElement("span");
+    probe.className = name;
+    document.body.append(probe);
+    const colour = getComputedStyle(probe).color;
+    probe.remove();
+    return colour;
+  };
+  class Chart {
+    constructor(element, samples) {
+      this.element = element;
+      this.names = element.dataset.series.split(" ");
+      this.samples = samples;
+      this.draw();
+      new ResizeObserver(() => this.plot.setSize({ width: element.clientWidth, height: 150 })).observe(element);
+    }
+    data() { return [this.samples.map((s) => s.time), ...this.names.map((name) => this.samples.map((s) => s[name] ?? null))]; }
+    draw() {
+      const shown = units[this.element.dataset.unit] || units.count;
+      const axis = { stroke: () => colourOf("note"), grid: { stroke: () => colourOf("series-line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+      this.plot?.destroy();
+      this.plot = new uPlot({
+        width: this.element.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
+        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+        axes: [axis, { ...axis, size: 72, values: (_, ticks) => ticks.map(shown) }],
+        series: [{}, ...this.names.map((name, at) => ({ label: name, stroke: colourOf(`series-${at + 1}`), width: 1.5, points: { show: false } }))],
+      }, this.data(), this.element);
+      this.element.setAttribute("role", "img");
+      this.describe(shown);
+    }
+    describe(shown) {
+      const last = this.samples.at(-1) || {};
+      this.element.setAttribute("aria-label", this.names.map((name) => `${name.replaceAll("_", " ")} now ${last[name] == null ? "unknown" : shown(last[name])}`).join(", "));
+    }
+    update() { this.plot.setData(this.data()); this.describe(units[this.element.dataset.unit] || units.count); }
+  }
+  const startCharts = () => document.querySelectorAll("[data-charts]").forEach((board) => {
+    const samples = JSON.parse(board.dataset.charts);
+    const mine = [...board.querySelectorAll("[data-series]")].map((element) => new Chart(element, samples));
+    charts.push(...mine);
+    board.addEventListener("htmx:sseBeforeMessage", (event) => {
+      if (event.target !== board) return;
+      event.preventDefault();
+      samples.push(JSON.parse(event.detail.data));
+      if (samples.length > 450) samples.shift();
+      mine.forEach((chart) => chart.update());
+    });
+  });
+
+  // -- keyboard and dialogs ------------------------------------------------------------------------
+  const open = (id) => { const dialog = document.getElementById(id); if (dialog && !dialog.open) dialog.showModal(); };
+  const typing = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
+  const step = (by) => {
+    const links = [...document.querySelectorAll(document.querySelector("#palette[open]") ? "#palette a" : "main tbody th a")];
+    const at = links.indexOf(document.activeElement);
+    links[Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
+  };
+  let prefix = false;
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); open("palette"); return; }
+    if (document.querySelector("#palette[open]")) {
+      if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); step(event.key === "ArrowDown" ? 1 : -1); }
+      if (event.key === "Enter" && typing(event.target)) { event.preventDefault(); document.querySelector("#palette-results a")?.click(); }
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || document.querySelector("dialog[open]")) return;
+    if (prefix) {
+      prefix = false;
+      document.querySelector(`[data-shortcut="${CSS.escape(event.key)}"]`)?.click();
+      return;
+    }
+    const actions = {
+      g: () => { prefix = true; setTimeout(() => { prefix = false; }, 1500); },
+      "/": () => document.querySelector("[data-filter]")?.focus(),
+      ":": () => open("palette"),
+      "?": () => open("help"),
+      d: switchTheme,
+      j: () => step(1),
+      k: () => step(-1),
+      n: () => document.querySelector("[data-new]")?.click(),
+    };
+    if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
+  });
+  document.addEventListener("click", (event) => {
+    const target = event.target.closest("[data-dialog], [data-close], [data-theme-switch], [data-favourite], [data-favourites], [data-copy]");
+    if (!target) return;
+    const data = target.dataset;
+    if (data.dialog) open(data.dialog);
+    if ("close" in data) target.closest("dialog")?.close();
+    if ("themeSwitch" in data) switchTheme();
+    if (data.favourite !== undefined) toggleFavourite(data.favourite);
+    if (data.copy !== undefined) navigator.clipboard?.writeText(data.copy);
+    if (data.favourites !== undefined) {
+      const only = [...favourites()].map((name) => `only=${encodeURIComponent(name)}`).join("&");
+      if (only) location.assign(`${data.favourites}?${only}`);
+    }
+  });
+  document.addEventListener("DOMContentLoaded", () => { showFavourites(); if (window.uPlot) startCharts(); });
+  document.addEventListener("htmx:afterSwap", showFavourites);
+})();

@@ -1,0 +1,46 @@
+"""The console of a broker that runs in this process."""
+
+from __future__ import annotations
+
+import re
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from tests.support.wait import eventually
+from tidelog.testing import Broker
+
+
+class Site:
+    """The address of the console, and calls of its API as a program makes them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.url = eventually(lambda: console_url(broker), "the console says its address")
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.http.close()
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The answer of an endpoint of the cluster."""
+        answer = self.http.get(f"/api/clusters/local{path}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def page(self, path: str = "", **query: Any) -> str:
+        answer = self.http.get(f"/clusters/local{path}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+
+def console_url(broker: Broker) -> str:
+    lines = "\n".join(broker.log_lines())
+    found = re.search(r"console.*?(http://[\d.:]+)", lines)
+    return found[1] if found else ""
