@@ -11,7 +11,7 @@ import html
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, quote
 
 import msgspec
@@ -149,11 +149,7 @@ def parse_query(kind: type[Struct] | None, request: Request) -> Any:
     """The query string as a struct. Raises ApiError 400 that names the wrong field."""
     if kind is None:
         return None
-    lists = {
-        field.encode_name
-        for field in msgspec.structs.fields(kind)
-        if getattr(field.type, "__origin__", None) in (list, tuple)
-    }
+    lists = {field.encode_name for field in msgspec.structs.fields(kind) if _is_list(field.type)}
     values: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         if name in lists:
@@ -161,6 +157,12 @@ def parse_query(kind: type[Struct] | None, request: Request) -> Any:
         elif value != "":
             values[name] = value
     return _converted(values, kind)
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether a field takes several values: `list[int]`, also with limits (Annotated)."""
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_origin(plain) in (list, tuple)
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
 
 from tidelog.console.api import Call, Endpoint
+from tidelog.console.clusters import Cluster
 from tidelog.console.errors import not_found
 from tidelog.console.snapshot import PartitionSnapshot, TopicSnapshot
 
 PageNumber = Annotated[int, Meta(ge=1, le=1_000_000)]
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
 SortKey = Literal["name", "records", "size", "rate", "last", "partitions", "lag"]
+
+
+class Named(Protocol):
+    """A call of the API or a view of a page whose path names a topic."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def path(self) -> Mapping[str, str]: ...
 
 
 class TopicsQuery(Struct):
@@ -155,7 +167,7 @@ async def get_topic(call: Call[None, None]) -> TopicAnswer:
     return TopicAnswer(topic_item(topic), [_partition_item(partition) for partition in topic.partitions])
 
 
-async def find_topic(call: Call[None, None]) -> TopicSnapshot:
+async def find_topic(call: Named) -> TopicSnapshot:
     """The topic of the path. Raises ApiError 404 if a fresh snapshot does not have it either."""
     name = call.path["topic"]
     topic = (await call.cluster.snapshot()).topics.get(name)

@@ -52,7 +52,7 @@ def make_app(
     nothing from a console on a loopback address.
     """
     rights = access or Access()
-    site = Site(clusters, areas.nav())
+    site = Site(clusters, areas.nav(), areas.topic_tabs())
     api = Api(clusters, rights)
     endpoints = areas.endpoints()
     document = msgspec.json.encode(describe(endpoints))

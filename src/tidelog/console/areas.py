@@ -6,14 +6,18 @@ from importlib import import_module
 from typing import Final
 
 from tidelog.console.api import Endpoint
-from tidelog.console.pages import NavItem, Page
+from tidelog.console.pages import NavItem, Page, TopicTab
 
 MODULES: Final = (
     "pages_palette",
     "api_overview",
     "pages_overview",
     "api_topics",
+    "api_topic_changes",
     "pages_topics",
+    "api_cluster",
+    "api_reassignments",
+    "pages_cluster",
 )
 
 
@@ -30,6 +34,11 @@ def pages() -> list[Page]:
 def nav() -> list[NavItem]:
     """The entries of the menu."""
     return [item for module in MODULES for item in getattr(_imported(module), "NAV", ())]
+
+
+def topic_tabs() -> list[TopicTab]:
+    """The tabs of a topic's page."""
+    return [tab for module in MODULES for tab in getattr(_imported(module), "TOPIC_TABS", ())]
 
 
 def _imported(module: str) -> object:

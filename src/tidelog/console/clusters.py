@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SNAPSHOT_SECONDS: Final = 1.0
 """The age up to which a snapshot is used again."""
 
-STALE_SECONDS: Final = 15.0
+STALE_SECONDS: Final = 3.0
 """The age up to which a snapshot still answers while the next one is made."""
 
 API_TIMEOUT_MS: Final = 10_000

@@ -47,6 +47,15 @@ class NavItem:
     shortcut: str
 
 
+@dataclass(frozen=True, slots=True)
+class TopicTab:
+    """A tab of a topic's page at `/topics/{topic}` and `path`; `key` marks the current one."""
+
+    key: str
+    label: str
+    path: str
+
+
 @dataclass(slots=True)
 class View:
     """One request of a page."""
@@ -138,6 +147,7 @@ class Site:
 
     clusters: Clusters
     nav: list[NavItem]
+    topic_tabs: list[TopicTab] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     templates: jinja2.Environment = field(init=False)
 
