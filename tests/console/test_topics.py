@@ -167,3 +167,22 @@ def test_a_setting_of_a_topic_is_escaped(site: Site, client: httpx.Client) -> No
     assert "<script>alert" not in site.page("/palette", q=hostile)
     assert "<script>alert" not in site.page("/cluster/reassign", topics=hostile, preview="1")
     assert "<script>alert" not in site.page("/cluster/configs", search=hostile)
+
+
+def test_the_count_of_a_topic_is_exact_with_transactions(site: Site) -> None:
+    from tidelog import Producer
+
+    site.broker.create_topic("transacted", 1)
+    with Producer(bootstrap_servers=site.broker.bootstrap_servers, transactional_id="exact") as producer:
+        producer.init_transactions()
+        for _ in range(3):
+            producer.begin_transaction()
+            producer.send("transacted", b"one")
+            producer.send("transacted", b"two")
+            producer.commit_transaction()
+    found = eventually(
+        lambda: [topic for topic in [site.get("/topics/transacted")["topic"]] if topic["records"] == 6],
+        "six records without their three markers",
+    )
+    assert found[0]["is_exact"]
+    assert site.get("/topics/transacted")["partitions"][0]["end"] == 9

@@ -62,8 +62,11 @@ async def own_topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
 def _item(entry: ConfigEntry) -> ConfigItem:
     is_own = entry.source in OWN
     default = entry.value
-    if is_own:
+    if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG:
         default = next((other.value for other in entry.synonyms if other.source not in OWN), None)
+    elif entry.source is not ConfigSource.DEFAULT_CONFIG:
+        defaults = (other.value for other in entry.synonyms if other.source is ConfigSource.DEFAULT_CONFIG)
+        default = next(defaults, None)
     return ConfigItem(
         name=entry.name,
         value=None if entry.is_sensitive else entry.value,

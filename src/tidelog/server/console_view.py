@@ -29,7 +29,9 @@ from tidelog.console.snapshot import (
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.consumer import ConsumerGroup
 from tidelog.coordinator.group.records import read_offset_value
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.wire import uuid_to_text
+from tidelog.server.record_counts import LogExtent, RecordCounts, extent_of
 from tidelog.slices import Slices
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_NS: Final = 300_000
+COUNT_SECONDS: Final = 0.05
+"""The time for counting records in a snapshot; the next snapshot goes on."""
 LATENCIES: Final = ("Produce", "FetchConsumer", "FetchFollower", "Metadata", "OffsetCommit")
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
@@ -55,13 +59,20 @@ class ConsoleView:
         self._server = server
         self._started_ms = started_ms
         self._loop = asyncio.get_running_loop()
+        self._counts = RecordCounts()
+        self._counting = asyncio.Lock()
 
     @property
     def broker_id(self) -> int:
         return self._services.broker_id
 
     async def snapshot(self) -> ClusterSnapshot:
-        return await self._on_broker(_in_slices(self._make_snapshot()))
+        snapshot, extents = await self._on_broker(_in_slices(self._make_snapshot()))
+        async with self._counting:
+            counts = await asyncio.to_thread(self._counts.count, extents, COUNT_SECONDS)
+        for (topic, index), records in counts.items():
+            snapshot.topics[topic].partitions[index].records = records
+        return snapshot
 
     async def figures(self) -> BrokerFigures:
         return await self._on_broker(_in_slices(self._make_figures()))
@@ -75,19 +86,24 @@ class ConsoleView:
 
     # -- on the broker's loop ----------------------------------------------------------------------
 
-    def _make_snapshot(self) -> Slices[ClusterSnapshot]:
+    def _make_snapshot(self) -> Slices[tuple[ClusterSnapshot, dict[PartitionKey, LogExtent]]]:
         state = self._services.metadata.snapshot
         hosted = self._services.replicas.topics
         topics: dict[str, TopicSnapshot] = {}
+        extents: dict[PartitionKey, LogExtent] = {}
         for name in sorted(state.topics):
             topics[name] = self._topic(state.topics[name], hosted.get(name))
+            if name in hosted:
+                for index, partition in hosted[name].partitions.items():
+                    if partition.log is not None and partition.is_leader and not partition.offline:
+                        extents[name, index] = extent_of(partition.log)
             yield
         groups: dict[str, GroupSnapshot] = {}
         for group in self._groups():
             groups[group.group_id] = group
             yield
         controller = state.controller_id
-        return ClusterSnapshot(
+        snapshot = ClusterSnapshot(
             state.cluster_id,
             None if controller < 0 else controller,
             _brokers(state),
@@ -95,6 +111,8 @@ class ConsoleView:
             groups,
             round(time.time() * 1000),
         )
+        extents = {key: extent for key, extent in extents.items() if key[1] < len(topics[key[0]].partitions)}
+        return snapshot, extents
 
     def _topic(self, state: TopicState, hosted: HostedTopic | None) -> TopicSnapshot:
         partitions = [

@@ -61,7 +61,7 @@
       this.plot = new uPlot({
         width: this.element.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
         scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        axes: [axis, { ...axis, size: 72, values: (_, ticks) => ticks.map(shown) }],
+        axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 72, values: (_, ticks) => ticks.map(shown) }],
         series: [{}, ...this.names.map((name, at) => ({ label: name, stroke: colourOf(`series-${at + 1}`), width: 1.5, points: { show: false } }))],
       }, this.data(), this.element);
       this.element.setAttribute("role", "img");
