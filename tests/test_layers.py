@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["coordinator"] = FOUNDATION | {"protocol", "records", "storage", "metadata", "cluster"}
 # The console reads the state files of pipelines; it knows the broker only as `console.local_broker`.
+# Of spark the console imports only light modules, and only when a page needs them.
 ALLOWED["console"] = FOUNDATION | {"protocol", "records", "clients", "security", "spark"}
 ALLOWED["server"] = set(ALLOWED)
 ALLOWED["testing"] = set(ALLOWED) | {"spark"}

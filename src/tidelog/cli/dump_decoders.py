@@ -6,15 +6,20 @@ import json
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tidelog.protocol.json import Json, to_json
-from tidelog.protocol.message import Message
+from tidelog.protocol.coordinator_records import (
+    RecordTypes,
+    decode_key,
+    decode_value,
+    record_type,
+    types_of_topic,
+)
+from tidelog.protocol.json import Json
 from tidelog.protocol.wire import ProtocolError
 from tidelog.records.batch import Record
 
 Shown: TypeAlias = tuple[str | None, str | None]
 RecordDecoder: TypeAlias = Callable[[Record], Shown]
 ValueDecoder: TypeAlias = Callable[[bytes], str]
-RecordTypes: TypeAlias = dict[int, tuple[type[Message], type[Message]]]
 
 TOMBSTONE = "<DELETE>"
 
@@ -63,81 +68,34 @@ def coordinator_records(types: RecordTypes) -> RecordDecoder:
     def decode(record: Record) -> Shown:
         if record.key is None or len(record.key) < 2:
             return "(no key)", None
-        kind = int.from_bytes(record.key[:2], signed=True)
+        kind = record_type(record.key)
         if kind not in types:
             return compact({"type": str(kind), "data": "unknown"}), None
-        key_class, value_class = types[kind]
         try:
-            key = compact({"type": str(kind), "data": to_json(key_class.decode(record.key[2:], 0), 0)})
-            return key, TOMBSTONE if record.value is None else decode_value(value_class, record.value)
+            key = compact({"type": str(kind), "data": decode_key(types, record.key)})
+            if record.value is None:
+                return key, TOMBSTONE
+            version, value = decode_value(types[kind][1], record.value)
+            return key, compact({"version": str(version), "data": value})
         except ProtocolError as error:
             return compact({"type": str(kind), "data": f"unreadable: {error}"}), None
 
     return decode
 
 
-def decode_value(value_class: type[Message], data: bytes) -> str:
-    version = int.from_bytes(data[:2], signed=True)
-    value = to_json(value_class.decode(data[2:], version), version)
-    if value.get("protocolType") == "consumer":
-        show_members(value)
-    return compact({"version": str(version), "data": value})
-
-
-def show_members(group: dict[str, Json]) -> None:
-    """Decode the subscriptions and assignments of the members of a group."""
-    from base64 import b64decode
-
-    from tidelog.protocol.messages.consumer_protocol import (
-        ConsumerProtocolAssignment,
-        ConsumerProtocolSubscription,
-    )
-
-    members = group.get("members")
-    for member in members if isinstance(members, list) else ():
-        if not isinstance(member, dict):
-            continue
-        for name, kind in (
-            ("subscription", ConsumerProtocolSubscription),
-            ("assignment", ConsumerProtocolAssignment),
-        ):
-            data = b64decode(str(member[name]))
-            if len(data) >= 2:
-                version = min(int.from_bytes(data[:2], signed=True), kind.VERSIONS.high)
-                member[name] = dict(to_json(kind.decode(data[2:], version), version))
-
-
 def offsets_decoder() -> RecordDecoder:
     """For `__consumer_offsets`."""
-    from tidelog.protocol.messages import group_records
-
-    return coordinator_records(record_types(group_records.__dict__))
+    return coordinator_records(types_of_topic("__consumer_offsets"))
 
 
 def transactions_decoder() -> RecordDecoder:
     """For `__transaction_state`."""
-    from tidelog.protocol.messages import transaction_records
-
-    return coordinator_records(record_types(transaction_records.__dict__))
+    return coordinator_records(types_of_topic("__transaction_state"))
 
 
 def share_group_state_decoder() -> RecordDecoder:
     """For `__share_group_state`."""
-    from tidelog.protocol.messages import share_state_records
-
-    return coordinator_records(record_types(share_state_records.__dict__))
-
-
-def record_types(names: dict[str, object]) -> RecordTypes:
-    """The key and value classes of a module, by the type of the record."""
-    keys: dict[int, type[Message]] = {}
-    values: dict[int, type[Message]] = {}
-    for name, found in names.items():
-        if not (isinstance(found, type) and issubclass(found, Message)) or found is Message:
-            continue
-        if found.KEY is not None:
-            (keys if name.endswith("Key") else values)[found.KEY] = found
-    return {kind: (keys[kind], values[kind]) for kind in keys if kind in values}
+    return coordinator_records(types_of_topic("__share_group_state"))
 
 
 def compact(value: Json) -> str:

@@ -54,12 +54,12 @@ def coordinator_record(name: str) -> Format:
 
     The first two bytes of a key are its type, the first two bytes of a value are its version.
     """
-    from tidelog.cli.dump_decoders import compact, record_types
+    from tidelog.cli.dump_decoders import compact
+    from tidelog.protocol.coordinator_records import types_of_topic
     from tidelog.protocol.json import Json, to_json
-    from tidelog.protocol.messages import group_records, transaction_records
 
-    module = transaction_records if name == "TransactionLogMessageFormatter" else group_records
-    types = record_types(module.__dict__)
+    log = name == "TransactionLogMessageFormatter"
+    types = types_of_topic("__transaction_state" if log else "__consumer_offsets")
 
     def line(record: ConsumerRecord) -> bytes:
         kind = int.from_bytes((record.key or b"")[:2], signed=True)
