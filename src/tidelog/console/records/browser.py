@@ -1,0 +1,420 @@
+"""Pages of records of a topic, merged over its partitions by time, forwards and backwards.
+
+Each page does bounded work: after so many records, bytes or seconds it ends where it is, and its cursor
+continues. Within a partition records stay in the order of offsets; a record is on one page only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidelog.console.records.cursors import (
+    Cursor,
+    CursorError,
+    Direction,
+    Order,
+    Positions,
+    Start,
+    StartKind,
+    clamped,
+)
+from tidelog.console.records.filters import RecordFilter
+from tidelog.console.records.log_record import LogRecord, ShownRecord
+from tidelog.console.records.rules import RecordView
+from tidelog.console.records.topic_reader import OffsetRange, TopicReader
+from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
+
+MAX_PAGE = 500
+FIRST_BYTES = 64 << 10
+MORE_BYTES = 1 << 20
+FIRST_WINDOW = 16
+MAX_WINDOW = 1 << 20
+WINDOW_BYTES = 2 << 20
+SLICE_RECORDS = 200
+TAIL_WAIT_MS = 500
+TAIL_RECORDS = 200
+TAIL_BEHIND = 2000
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """The most that one page reads before it ends with a cursor to continue."""
+
+    records: int = 50_000
+    bytes: int = 32 << 20
+    seconds: float = 2.0
+
+
+class Budget:
+    """What is left of the limits of one page."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + limits.seconds
+        self.records = 0
+        self.bytes = 0
+
+    @property
+    def is_spent(self) -> bool:
+        limits = self._limits
+        return (
+            self.records >= limits.records
+            or self.bytes >= limits.bytes
+            or self._loop.time() >= self._deadline
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class RecordPage:
+    """Records in the order to show, and the cursors of the pages before and after.
+
+    `is_complete` is false if the limits ended the page before it was full: the cursor continues the search.
+    """
+
+    records: list[ShownRecord]
+    older: Cursor | None
+    newer: Cursor | None
+    following: Cursor | None
+    scanned: int
+    bytes: int
+    is_complete: bool
+    ranges: Mapping[int, OffsetRange]
+    low: Positions
+    high: Positions
+    filter_errors: int = 0
+    filter_error: str = ""
+
+    @property
+    def progress(self) -> float:
+        """The part of the topic's offsets that lies before the end of this page in its direction: 0 to 1."""
+        total = sum(found.end - found.start for found in self.ranges.values())
+        if total <= 0 or self.following is None:
+            return 1.0
+        if self.following.direction is Direction.OLDER:
+            left = sum(self.low[i] - found.start for i, found in self.ranges.items() if i in self.low)
+        else:
+            left = sum(found.end - self.high[i] for i, found in self.ranges.items() if i in self.high)
+        return max(0.0, min(1.0, 1 - left / total))
+
+
+class RecordBrowser:
+    """Reads pages of one topic as a view shows them. `partitions` limits the pages to some partitions."""
+
+    def __init__(
+        self, reader: TopicReader, view: RecordView, *, partitions: Sequence[int] = (), control: bool = False
+    ) -> None:
+        self._reader = reader
+        self._view = view
+        self._partitions = tuple(partitions)
+        self._control = control
+
+    async def ranges(self) -> dict[int, OffsetRange]:
+        """The offsets of the chosen partitions. Raises UnknownTopicOrPartition."""
+        known = await self._reader.partitions()
+        unknown = sorted(set(self._partitions) - set(known))
+        if unknown:
+            raise UnknownTopicOrPartition(
+                f"partition {unknown[0]} of topic {self._reader.topic} does not exist; it has {len(known)}"
+            )
+        return await self._reader.ranges(self._partitions or known)
+
+    async def start(self, start: Start, ranges: Mapping[int, OffsetRange]) -> Cursor:
+        """The cursor of a start point."""
+        if start.kind is StartKind.NEWEST:
+            ends = {index: found.end for index, found in ranges.items()}
+            return Cursor(Direction.OLDER, Order.DESCENDING, ends)
+        positions = {index: found.start for index, found in ranges.items()}
+        if start.kind is StartKind.OFFSET:
+            positions = {i: max(found.start, min(found.end, start.at)) for i, found in ranges.items()}
+        elif start.kind is StartKind.TIME:
+            found_offsets = await self._reader.list_offsets(list(ranges), start.at)
+            positions = {
+                index: ranges[index].end if offset < 0 else offset
+                for index, (offset, _) in found_offsets.items()
+            }
+        return Cursor(Direction.NEWER, Order.ASCENDING, positions)
+
+    async def page(
+        self,
+        where: Start | Cursor,
+        count: int = 50,
+        *,
+        wanted: RecordFilter | None = None,
+        limits: Limits | None = None,
+    ) -> RecordPage:
+        """The records from a start point or a cursor on. Raises CursorError, KafkaError."""
+        if not 1 <= count <= MAX_PAGE:
+            raise CursorError(f"{count} records on a page: expected 1 to {MAX_PAGE}")
+        budget = Budget(limits or Limits())
+        ranges = await self.ranges()
+        cursor = where if isinstance(where, Cursor) else await self.start(where, ranges)
+        low = {index: found.start for index, found in ranges.items()}
+        high = {index: found.end for index, found in ranges.items()}
+        begin = clamped(cursor.positions, low, high)
+        # A partition that is new since the cursor was made is read from where the others are going.
+        begin = {**(high if cursor.direction is Direction.OLDER else low), **begin}
+        wanted = wanted or RecordFilter()
+        older = cursor.direction is Direction.OLDER
+        merge: _Merge = (_BackwardMerge if older else _ForwardMerge)(
+            self._reader, begin, low if older else high, budget, self._control, is_search=not wanted.is_empty
+        )
+        found = await self._collect(merge, count, wanted, budget)
+        end = merge.positions
+        bottom, top = (end, begin) if older else (begin, end)
+        before = (
+            Cursor(Direction.OLDER, cursor.order, bottom) if any(bottom[i] > low[i] for i in bottom) else None
+        )
+        after = Cursor(Direction.NEWER, cursor.order, top) if any(top[i] < high[i] for i in top) else None
+        if older is (cursor.order is Order.ASCENDING):
+            found.reverse()
+        return RecordPage(
+            found,
+            before,
+            after,
+            before if older else after,
+            budget.records,
+            budget.bytes,
+            merge.is_finished or len(found) >= count,
+            ranges,
+            bottom,
+            top,
+            wanted.errors,
+            wanted.first_error,
+        )
+
+    async def _collect(
+        self, merge: _Merge, count: int, wanted: RecordFilter, budget: Budget
+    ) -> list[ShownRecord]:
+        found: list[ShownRecord] = []
+        while len(found) < count and (record := await merge.next()) is not None:
+            budget.records += 1
+            shown = self._view.show(record)
+            if wanted.matches(shown):
+                found.append(shown)
+            if budget.records % SLICE_RECORDS == 0:
+                await asyncio.sleep(0)  # other pages get their turn
+        return found
+
+    async def record(self, partition: int, offset: int) -> ShownRecord | None:
+        """One record, or None if the log does not have it."""
+        found = await self.raw_record(partition, offset)
+        return None if found is None else self._view.show(found)
+
+    async def raw_record(self, partition: int, offset: int) -> LogRecord | None:
+        try:
+            chunks = await self._reader.fetch({partition: offset}, FIRST_BYTES)
+        except OffsetOutOfRange:
+            return None
+        record = next(chunks[partition].records(offset + 1, control=self._control), None)
+        return record if record is not None and record.offset == offset else None
+
+    async def tail(
+        self, wanted: RecordFilter | None = None, begin: Positions | None = None
+    ) -> AsyncIterator[TailEvent]:
+        """New records as they come, from the end of the log on. Skips records if it falls behind."""
+        ranges = await self.ranges()
+        positions = begin or {index: found.end for index, found in ranges.items()}
+        wanted = wanted or RecordFilter()
+        while True:
+            try:
+                chunks = await self._reader.fetch(positions, FIRST_BYTES, wait_ms=TAIL_WAIT_MS)
+            except OffsetOutOfRange:
+                positions = {index: found.end for index, found in (await self.ranges()).items()}
+                continue
+            found: list[LogRecord] = []
+            skipped = 0
+            for index, chunk in chunks.items():
+                found += chunk.records(control=self._control)
+                positions[index] = max(positions[index], chunk.next_offset)
+                behind = chunk.high_watermark - positions[index]
+                if behind > TAIL_BEHIND:
+                    skipped += behind
+                    positions[index] = chunk.high_watermark
+            found.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
+            shown = [record for record in map(self._view.show, found) if wanted.matches(record)]
+            skipped += max(0, len(shown) - TAIL_RECORDS)
+            yield TailEvent(shown[-TAIL_RECORDS:], len(found), skipped)
+
+
+@dataclass(slots=True, frozen=True)
+class TailEvent:
+    """Records that came since the last event; `read` counts all, also those that the filter left out."""
+
+    records: list[ShownRecord]
+    read: int
+    skipped: int
+
+
+class _Merge:
+    """The next record over all partitions. `positions` has the offset after (or of) the last one taken."""
+
+    def __init__(
+        self,
+        reader: TopicReader,
+        begin: Mapping[int, int],
+        bounds: Mapping[int, int],
+        budget: Budget,
+        control: bool,
+        *,
+        is_search: bool,
+    ) -> None:
+        self.positions: Positions = dict(begin)
+        self._reader = reader
+        self._bounds = bounds
+        self._budget = budget
+        self._control = control
+        self._bytes = MORE_BYTES if is_search else FIRST_BYTES
+        self._heads: dict[int, LogRecord] = {}
+        self._open = {index for index in begin if self._is_open(index)}
+
+    def _is_open(self, index: int) -> bool:
+        raise NotImplementedError
+
+    async def _fill(self, indexes: list[int]) -> None:
+        """Read ahead, so that each of these partitions has a head or is closed. May do it in part."""
+        raise NotImplementedError
+
+    def _choose(self) -> int:
+        raise NotImplementedError
+
+    def _taken(self, record: LogRecord) -> None:
+        raise NotImplementedError
+
+    @property
+    def is_finished(self) -> bool:
+        return not self._open and not self._heads
+
+    async def next(self) -> LogRecord | None:
+        """The next record; None at the end, or if the budget is spent."""
+        while True:
+            missing = [index for index in sorted(self._open) if index not in self._heads]
+            if not missing:
+                break
+            if self._budget.is_spent:
+                return None
+            await self._fill(missing)
+        if not self._heads or self._budget.is_spent:
+            return None
+        record = self._heads.pop(self._choose())
+        self._taken(record)
+        return record
+
+
+class _ForwardMerge(_Merge):
+    """From old to new."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self._read: dict[int, Iterator[LogRecord]] = {}
+        self._next = dict(self.positions)
+
+    def _is_open(self, index: int) -> bool:
+        return self.positions[index] < self._bounds[index]
+
+    async def _fill(self, indexes: list[int]) -> None:
+        empty = []
+        for index in indexes:
+            record = next(self._read.get(index, iter(())), None)
+            if record is not None:
+                self._heads[index] = record
+                continue
+            # Nothing is left of what was read: a search that ends here continues behind it.
+            self.positions[index] = max(self.positions[index], min(self._next[index], self._bounds[index]))
+            if self._next[index] >= self._bounds[index]:
+                self._close(index)
+            else:
+                empty.append(index)
+        if not empty:
+            return
+        chunks = await self._reader.fetch({index: self._next[index] for index in empty}, self._bytes)
+        self._bytes = MORE_BYTES
+        for index, chunk in chunks.items():
+            self._budget.bytes += chunk.size
+            self._read[index] = chunk.records(self._bounds[index], control=self._control)
+            if chunk.next_offset <= self._next[index] and not chunk.size:
+                self._close(index)  # the rest of the log was truncated
+            self._next[index] = max(self._next[index], chunk.next_offset)
+
+    def _close(self, index: int) -> None:
+        self._open.discard(index)
+        self.positions[index] = max(self.positions[index], self._bounds[index])
+
+    def _choose(self) -> int:
+        return min(self._heads, key=lambda index: (self._heads[index].timestamp, index))
+
+    def _taken(self, record: LogRecord) -> None:
+        self.positions[record.partition] = record.offset + 1
+
+
+class _BackwardMerge(_Merge):
+    """From new to old: windows of offsets below the position are read forwards, and taken from their end."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self._windows: dict[int, deque[LogRecord]] = {}
+        self._below = dict(self.positions)
+        self._width = dict.fromkeys(self.positions, FIRST_WINDOW)
+
+    def _is_open(self, index: int) -> bool:
+        return self.positions[index] > self._bounds[index]
+
+    async def _fill(self, indexes: list[int]) -> None:
+        empty = []
+        for index in indexes:
+            window = self._windows.get(index)
+            if window:
+                self._heads[index] = window.pop()
+                continue
+            self.positions[index] = min(self.positions[index], self._below[index])
+            if self._below[index] <= self._bounds[index]:
+                self._open.discard(index)
+                self.positions[index] = self._bounds[index]
+            else:
+                empty.append(index)
+        if empty:
+            await self._read_windows(empty)
+
+    async def _read_windows(self, indexes: list[int]) -> None:
+        tops = {index: self._below[index] for index in indexes}
+        lows = {index: max(self._bounds[index], top - self._width[index]) for index, top in tops.items()}
+        found: dict[int, deque[LogRecord]] = {index: deque() for index in indexes}
+        sizes = dict.fromkeys(indexes, 0)
+        at = dict(lows)
+        while at:
+            chunks = await self._reader.fetch(at, self._bytes)
+            for index, chunk in chunks.items():
+                self._budget.bytes += chunk.size
+                sizes[index] += chunk.size
+                found[index].extend(chunk.records(tops[index], control=self._control))
+                stuck = chunk.next_offset <= at[index]
+                at[index] = chunk.next_offset
+                if stuck or at[index] >= tops[index]:
+                    del at[index]
+                elif sizes[index] > WINDOW_BYTES and self._width[index] > FIRST_WINDOW:
+                    # Large records: read the newest part of the window first.
+                    self._width[index] = FIRST_WINDOW
+                    lows[index] = max(self._bounds[index], tops[index] - FIRST_WINDOW)
+                    at[index] = max(at[index], lows[index])
+                    kept = [record for record in found[index] if record.offset >= lows[index]]
+                    found[index] = deque(kept)
+            self._bytes = MORE_BYTES
+        for index in indexes:
+            self._windows[index] = found[index]
+            self._below[index] = lows[index]
+            self._width[index] = self._next_width(index, len(found[index]), sizes[index])
+
+    def _next_width(self, index: int, records: int, size: int) -> int:
+        width = self._width[index] * 4
+        if records:
+            width = min(width, max(FIRST_WINDOW, WINDOW_BYTES * records // max(size, 1)))
+        return min(width, MAX_WINDOW)
+
+    def _choose(self) -> int:
+        return max(self._heads, key=lambda index: (self._heads[index].timestamp, -index))
+
+    def _taken(self, record: LogRecord) -> None:
+        self.positions[record.partition] = record.offset

@@ -1,0 +1,380 @@
+"""Reads the batches of one topic from the leaders of its partitions, without a group and without a session.
+
+Batches are read with the aborted transactions of the broker, so that each record has the state of its
+transaction. Above the last stable offset the state follows from the markers that were read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.metadata import TopicView
+from tidelog.console.records.log_record import LogRecord, TransactionState
+from tidelog.errors import KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition, error_class
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
+from tidelog.records.batch import (
+    MAGIC,
+    NO_SEQUENCE,
+    BatchHeader,
+    Record,
+    control_record_type,
+    read_header,
+    read_marker,
+    read_records,
+)
+from tidelog.records.legacy import Entry, is_log_append_time, iter_entries, read_message_set
+
+ANSWER_SECONDS = 10.0
+ATTEMPTS = 4
+PAUSE_SECONDS = 0.1
+REQUEST_BYTES = 16 << 20
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+MARKERS = {0: "abort", 1: "commit"}
+
+
+@dataclass(slots=True, frozen=True)
+class OffsetRange:
+    """The offsets of a partition: the log start offset, and the high watermark, which is not part of it."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Chunk:
+    """The batches of one answer for one partition."""
+
+    topic: str
+    partition: int
+    fetched: int
+    data: bytes | memoryview
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] = field(default_factory=list)
+    """Producer id and first offset of each aborted transaction."""
+    is_committed_view: bool = True
+    next_offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.next_offset = self.fetched
+        for entry in iter_entries(self.data):
+            if entry.magic == MAGIC:
+                self.next_offset = read_header(self.data, entry.position).next_offset
+            else:
+                self.next_offset = entry.offset + 1
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def records(self, end: int | None = None, *, control: bool = False) -> Iterator[LogRecord]:
+        """The records from the fetched offset on, up to `end`. With `control` also markers."""
+        states = _States(self)
+        for entry in iter_entries(self.data):
+            if end is not None and entry.offset >= end and entry.magic == MAGIC:
+                return
+            if entry.magic != MAGIC:
+                yield from self._old_records(entry, end)
+                continue
+            header = read_header(self.data, entry.position)
+            state = states.of_batch(entry, header)
+            if header.is_control:
+                if control:
+                    yield from self._markers(entry, header, end)
+                continue
+            if header.next_offset <= self.fetched:
+                continue
+            for record in read_records(self.data, entry.position, header=header):
+                if record.offset >= self.fetched and (end is None or record.offset < end):
+                    yield self._record(record, header, state)
+
+    def _record(self, record: Record, header: BatchHeader, state: TransactionState) -> LogRecord:
+        sequence = NO_SEQUENCE
+        if header.base_sequence >= 0:
+            sequence = (header.base_sequence + record.offset - header.base_offset) & 0x7FFFFFFF
+        return LogRecord(
+            self.topic,
+            self.partition,
+            record.offset,
+            record.timestamp,
+            record.key,
+            record.value,
+            record.headers,
+            header.is_log_append_time,
+            header.partition_leader_epoch,
+            header.producer_id,
+            header.producer_epoch,
+            sequence,
+            header.codec.name.lower(),
+            state,
+        )
+
+    def _markers(self, entry: Entry, header: BatchHeader, end: int | None) -> Iterator[LogRecord]:
+        for record in read_records(self.data, entry.position, header=header):
+            if record.offset >= self.fetched and (end is None or record.offset < end):
+                kind = control_record_type(record)
+                yield LogRecord(
+                    self.topic,
+                    self.partition,
+                    record.offset,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    producer_id=header.producer_id,
+                    producer_epoch=header.producer_epoch,
+                    leader_epoch=header.partition_leader_epoch,
+                    control=MARKERS.get(kind, f"type {kind}"),
+                )
+
+    def _old_records(self, entry: Entry, end: int | None) -> Iterator[LogRecord]:
+        found = read_message_set(self.data, entry)
+        for record in found.records:
+            if record.offset >= self.fetched and (end is None or record.offset < end):
+                yield LogRecord(
+                    self.topic,
+                    self.partition,
+                    record.offset,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    log_append_time=is_log_append_time(self.data, entry),
+                    codec=found.codec.name.lower(),
+                )
+
+
+class _States:
+    """The states of the transactions of a chunk, batch by batch in order."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._pending = sorted(chunk.aborted, key=lambda entry: entry[1])
+        self._aborted: set[int] = set()
+        self._ends: dict[int, list[tuple[int, bool]]] | None = None
+
+    def of_batch(self, entry: Entry, header: BatchHeader) -> TransactionState:
+        if not header.is_transactional:
+            return TransactionState.NONE
+        while self._pending and self._pending[0][1] <= header.last_offset:
+            self._aborted.add(self._pending.pop(0)[0])
+        chunk = self._chunk
+        if header.is_control:
+            marker = read_marker(chunk.data, entry.position, header)
+            if marker is not None and not marker.commit:
+                self._aborted.discard(header.producer_id)
+            return TransactionState.NONE
+        if chunk.is_committed_view and header.base_offset < chunk.last_stable_offset:
+            is_aborted = header.producer_id in self._aborted
+            return TransactionState.ABORTED if is_aborted else TransactionState.COMMITTED
+        return self._by_markers(header)
+
+    def _by_markers(self, header: BatchHeader) -> TransactionState:
+        if self._ends is None:
+            self._ends = self._markers()
+        for offset, commit in self._ends.get(header.producer_id, ()):
+            if offset > header.base_offset:
+                return TransactionState.COMMITTED if commit else TransactionState.ABORTED
+        chunk = self._chunk
+        if chunk.next_offset < chunk.high_watermark:
+            return TransactionState.UNDECIDED
+        return TransactionState.OPEN
+
+    def _markers(self) -> dict[int, list[tuple[int, bool]]]:
+        """The ends of transactions in the chunk, by producer id."""
+        found: dict[int, list[tuple[int, bool]]] = {}
+        data = self._chunk.data
+        for entry in iter_entries(data):
+            if entry.magic != MAGIC:
+                continue
+            header = read_header(data, entry.position)
+            if header.is_control:
+                marker = read_marker(data, entry.position, header)
+                if marker is not None:
+                    found.setdefault(header.producer_id, []).append((header.base_offset, marker.commit))
+        return found
+
+
+class TopicReader:
+    """Fetches batches and offsets of one topic, with a few retries after elections."""
+
+    def __init__(self, admin: AsyncAdmin, topic: str) -> None:
+        self._admin = admin
+        self._client = admin.driver.client
+        self.topic = topic
+
+    async def partitions(self) -> list[int]:
+        """The indexes of the partitions. Raises UnknownTopicOrPartition."""
+        return sorted((await self._view()).partitions)
+
+    async def _view(self) -> TopicView:
+        await self._admin.start()
+        found = self._client.view.topics.get(self.topic)
+        if found is not None:
+            self._client.want((self.topic,))
+            return found
+        # A topic that does not exist is asked for once, and not again and again.
+        deadline = self._admin.driver.deadline(ANSWER_SECONDS)
+        answer = await self._admin.driver.metadata([self.topic], deadline)
+        code = answer.topics[0].error_code if answer.topics else UnknownTopicOrPartition.code
+        if code:
+            raise error_class(code)(f"the topic {self.topic} cannot be read: {error_class(code)()}")
+        return await self._client.topic(self.topic, timeout=ANSWER_SECONDS)
+
+    async def _by_leader(self, partitions: Iterable[int]) -> tuple[TopicView, dict[int, list[int]]]:
+        view = await self._view()
+        leaders: dict[int, list[int]] = {}
+        for index in partitions:
+            if index not in view.partitions:
+                raise UnknownTopicOrPartition(f"partition {self.topic}-{index} does not exist")
+            leader = self._client.view.leader(self.topic, index)
+            if leader is None:
+                raise NotLeaderOrFollower(f"partition {self.topic}-{index} has no leader at present")
+            leaders.setdefault(leader, []).append(index)
+        return view, leaders
+
+    async def _retried(self, error: KafkaError, attempt: int) -> None:
+        """Wait before the next attempt; raises the error if there is none."""
+        if not error.retriable or attempt + 1 >= ATTEMPTS:
+            raise error
+        self._client.request_refresh((self.topic,))
+        await asyncio.sleep(PAUSE_SECONDS * (attempt + 1))
+
+    # Offsets
+
+    async def ranges(self, partitions: Iterable[int] | None = None) -> dict[int, OffsetRange]:
+        """The start and the high watermark of partitions, or of all."""
+        wanted = await self.partitions() if partitions is None else sorted(set(partitions))
+        starts, ends = await asyncio.gather(
+            self.list_offsets(wanted, EARLIEST), self.list_offsets(wanted, LATEST)
+        )
+        return {index: OffsetRange(starts[index][0], ends[index][0]) for index in wanted}
+
+    async def list_offsets(self, partitions: Iterable[int], timestamp: int) -> dict[int, tuple[int, int]]:
+        """For each partition the first offset with this timestamp or a later one, and its timestamp.
+
+        -1 if there is none. EARLIEST, LATEST and MAX_TIMESTAMP are timestamps, too.
+        """
+        wanted = list(partitions)
+        for attempt in range(ATTEMPTS):
+            try:
+                _, leaders = await self._by_leader(wanted)
+                answers = await asyncio.gather(
+                    *(self._list_offsets(node, indexes, timestamp) for node, indexes in leaders.items())
+                )
+            except KafkaError as error:
+                await self._retried(error, attempt)
+            else:
+                return {index: found for answer in answers for index, found in answer.items()}
+        raise AssertionError("unreachable")
+
+    async def _list_offsets(
+        self, node: int, indexes: list[int], timestamp: int
+    ) -> dict[int, tuple[int, int]]:
+        parts = [
+            ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+            for index in indexes
+        ]
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=READ_UNCOMMITTED)
+        request.topics = [ListOffsetsRequest.ListOffsetsTopic(name=self.topic, partitions=parts)]
+        answer = await self._client.call(node, request, ListOffsetsResponse, timeout=ANSWER_SECONDS)
+        found: dict[int, tuple[int, int]] = {}
+        for part in answer.topics[0].partitions:
+            if part.error_code:
+                raise error_class(part.error_code)(
+                    f"offset of {self.topic}-{part.partition_index}: {error_class(part.error_code)()}"
+                )
+            found[part.partition_index] = part.offset, part.timestamp
+        return found
+
+    # Batches
+
+    async def fetch(
+        self, offsets: Mapping[int, int], max_bytes: int, *, wait_ms: int = 0
+    ) -> dict[int, Chunk]:
+        """The batches of partitions from these offsets on, up to `max_bytes` of each.
+
+        With `wait_ms` the brokers wait that long for a first record. An offset outside of the log raises
+        OffsetOutOfRange.
+        """
+        if wait_ms:
+            await self._fetch(offsets, 1, READ_UNCOMMITTED, wait_ms)
+        found = await self._fetch(offsets, max_bytes, READ_COMMITTED)
+        unstable = {
+            index: chunk.fetched
+            for index, chunk in found.items()
+            if chunk.last_stable_offset <= chunk.fetched < chunk.high_watermark
+        }
+        if unstable:
+            found |= await self._fetch(unstable, max_bytes, READ_UNCOMMITTED)
+        return found
+
+    async def _fetch(
+        self, offsets: Mapping[int, int], max_bytes: int, isolation: int, wait_ms: int = 0
+    ) -> dict[int, Chunk]:
+        for attempt in range(ATTEMPTS):
+            try:
+                view, leaders = await self._by_leader(offsets)
+                answers = await asyncio.gather(
+                    *(
+                        self._fetch_from(
+                            node, view, {i: offsets[i] for i in indexes}, max_bytes, isolation, wait_ms
+                        )
+                        for node, indexes in leaders.items()
+                    )
+                )
+            except KafkaError as error:
+                await self._retried(error, attempt)
+            else:
+                return {index: chunk for answer in answers for index, chunk in answer.items()}
+        raise AssertionError("unreachable")
+
+    async def _fetch_from(
+        self,
+        node: int,
+        view: TopicView,
+        offsets: Mapping[int, int],
+        max_bytes: int,
+        isolation: int,
+        wait_ms: int,
+    ) -> dict[int, Chunk]:
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1 if wait_ms else 0,
+            max_bytes=REQUEST_BYTES,
+            isolation_level=isolation,
+        )
+        parts = [
+            FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+            for index, offset in offsets.items()
+        ]
+        request.topics = [FetchRequest.FetchTopic(topic=self.topic, topic_id=view.topic_id, partitions=parts)]
+        answer = await self._client.call(
+            node, request, FetchResponse, timeout=ANSWER_SECONDS + wait_ms / 1000
+        )
+        if answer.error_code:
+            raise error_class(answer.error_code)(f"fetch of {self.topic}: {error_class(answer.error_code)()}")
+        found: dict[int, Chunk] = {}
+        for part in (part for topic in answer.responses for part in topic.partitions):
+            index = part.partition_index
+            if part.error_code:
+                error = error_class(part.error_code)
+                raise error(f"fetch of {self.topic}-{index} at offset {offsets[index]}: {error()}")
+            data = b"" if part.records is None else part.records
+            assert isinstance(data, bytes | memoryview)
+            found[index] = Chunk(
+                self.topic,
+                index,
+                offsets[index],
+                data,
+                part.high_watermark,
+                part.last_stable_offset if part.last_stable_offset >= 0 else part.high_watermark,
+                part.log_start_offset,
+                [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()],
+                isolation == READ_COMMITTED,
+            )
+        return found
