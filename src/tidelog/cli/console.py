@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     metavar="HOST:PORT",
     help="Where the console answers; port 0 takes any free port.",
 )
+@click.option(
+    "--rules-file",
+    metavar="FILE",
+    help="A JSON file with decoders, schema files and masking rules of topics.",
+)
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.pass_context
 def console(
@@ -54,6 +59,7 @@ def console(
     named: tuple[str, ...],
     command_config: tuple[str, ...],
     listener: str,
+    rules_file: str | None,
     read_only: bool,
 ) -> None:
     """Serve web pages and a JSON API for Kafka clusters; Ctrl-C stops it."""
@@ -72,12 +78,19 @@ def console(
             name: settings_from(files.get(name, files.get("")), (), bootstrap_servers=address)
             for name, address in addresses.items()
         }
-        _serve(host.strip("[]") or "127.0.0.1", int(port), settings, read_only)
+        _serve(host.strip("[]") or "127.0.0.1", int(port), settings, read_only, rules_file)
 
 
-def _serve(host: str, port: int, settings: Mapping[str, Mapping[str, object]], read_only: bool) -> None:
+def _serve(
+    host: str,
+    port: int,
+    settings: Mapping[str, Mapping[str, object]],
+    read_only: bool,
+    rules_file: str | None,
+) -> None:
     from tidelog.console.access import Access
     from tidelog.console.clusters import COLOURS, Cluster, Clusters
+    from tidelog.console.records.rules import RecordRules
     from tidelog.console.server import ConsoleServer
 
     def make_clusters() -> Clusters:
@@ -88,7 +101,8 @@ def _serve(host: str, port: int, settings: Mapping[str, Mapping[str, object]], r
             ]
         )
 
-    server = ConsoleServer(host, port, make_clusters, Access(read_only=read_only))
+    rules = None if rules_file is None else RecordRules.load(rules_file)
+    server = ConsoleServer(host, port, make_clusters, Access(read_only=read_only), rules=rules)
     try:
         with stop_signals():
             server.start()

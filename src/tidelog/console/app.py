@@ -26,6 +26,7 @@ from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.errors import ApiError, api_error, not_found
 from tidelog.console.openapi import describe
 from tidelog.console.pages import SECURITY_HEADERS, Page, Site, View
+from tidelog.console.records.rules import RecordRules
 from tidelog.errors import KafkaError
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -44,7 +45,11 @@ class ClusterList(Struct):
 
 
 def make_app(
-    clusters: Clusters, access: Access | None = None, *, only_local_names: bool = False
+    clusters: Clusters,
+    access: Access | None = None,
+    *,
+    rules: RecordRules | None = None,
+    only_local_names: bool = False,
 ) -> Starlette:
     """The console as an ASGI application. `only_local_names` refuses requests for other host names.
 
@@ -104,6 +109,7 @@ def make_app(
         },
     )
     app.state.site = site
+    app.state.rules = rules or RecordRules()
     return app
 
 

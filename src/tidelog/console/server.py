@@ -14,6 +14,7 @@ import uvicorn
 from tidelog.console.access import Access
 from tidelog.console.app import make_app
 from tidelog.console.clusters import Clusters
+from tidelog.console.records.rules import RecordRules
 
 log = logging.getLogger("tidelog.console")
 
@@ -25,11 +26,18 @@ class ConsoleServer:
     """Binds at once, so that a port in use is reported; `start` begins to answer, `close` ends the thread."""
 
     def __init__(
-        self, host: str, port: int, make_clusters: Callable[[], Clusters], access: Access | None = None
+        self,
+        host: str,
+        port: int,
+        make_clusters: Callable[[], Clusters],
+        access: Access | None = None,
+        *,
+        rules: RecordRules | None = None,
     ) -> None:
         """`make_clusters` is called on the console's loop. Raises OSError if the address cannot be bound."""
         self._make_clusters = make_clusters
         self._access = access
+        self._rules = rules
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
         self._host = host
@@ -89,7 +97,7 @@ class ConsoleServer:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         clusters = self._make_clusters()
-        app = make_app(clusters, self._access, only_local_names=self.is_loopback)
+        app = make_app(clusters, self._access, rules=self._rules, only_local_names=self.is_loopback)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

@@ -13,6 +13,7 @@ from tidelog.server.run import StartFailed
 
 if TYPE_CHECKING:
     from tidelog.console.clusters import Clusters
+    from tidelog.console.records.rules import RecordRules
     from tidelog.console.server import ConsoleServer
     from tidelog.network.server import SocketServer
     from tidelog.server.config.broker import BrokerConfig
@@ -34,6 +35,7 @@ async def start_console(
 
     view = ConsoleView(services, server, services.clock.ms())
     settings = _client_settings(config, address)
+    rules = _rules(config)
 
     def make_clusters() -> Clusters:
         from tidelog.console.clusters import Cluster, Clusters
@@ -47,7 +49,9 @@ async def start_console(
         assert config.console_listener is not None
         host, _, port = config.console_listener.rpartition(":")
         access = Access(read_only=config.console_read_only)
-        console = ConsoleServer(host.strip("[]") or "127.0.0.1", int(port), make_clusters, access)
+        console = ConsoleServer(
+            host.strip("[]") or "127.0.0.1", int(port), make_clusters, access, rules=rules
+        )
         console.start()
         return console
 
@@ -57,6 +61,18 @@ async def start_console(
         return console
     except OSError as error:
         raise StartFailed(f"console.listener={config.console_listener}: {error}") from error
+
+
+def _rules(config: BrokerConfig) -> RecordRules | None:
+    """The decoders and masks of the rules file, None without one."""
+    from tidelog.console.records.rules import RecordRules, RulesError
+
+    if not config.console_rules_file:
+        return None
+    try:
+        return RecordRules.load(config.console_rules_file)
+    except RulesError as error:
+        raise StartFailed(f"console.rules.file={config.console_rules_file}: {error}") from error
 
 
 def _client_settings(config: BrokerConfig, address: str) -> dict[str, object]:

@@ -60,6 +60,7 @@ class BrokerConfig:
     console_command_config: str
     console_listener: str | None
     console_read_only: bool
+    console_rules_file: str
     controller_listener_names: tuple[str, ...] | None
     controller_quota_window_num: int
     controller_quota_window_size_seconds: int

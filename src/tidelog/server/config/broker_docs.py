@@ -52,6 +52,7 @@ console.command.config: A file with client settings (security.protocol, sasl.jaa
 console.listener: host:port of the console, which has web pages and a JSON API; port 0 takes any free port. It
   needs the packages of the extra console: pip install 'tidelog[console]'. Without the setting there is none.
 console.read.only: Whether the console refuses every change.
+console.rules.file: A JSON file with decoders, schema files and masking rules of topics for the console.
 controller.listener.names: Listeners of a KRaft controller. The broker leaves them out and logs a line at
   start, so that it can use a file for KRaft.
 controller.quota.window.num: Windows over which the rate of topic changes of a client is measured. Its bucket

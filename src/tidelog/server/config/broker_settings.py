@@ -153,6 +153,7 @@ console.cluster.name string local low nonempty ours
 console.command.config string "" low ours
 console.listener string null low address ours
 console.read.only boolean false low ours
+console.rules.file string "" low ours
 metrics.listener string null low address ours
 tidelog.audit.topic string "" low ours
 tidelog.batch.unpacked.max.bytes int 134217728 medium >=1 ours

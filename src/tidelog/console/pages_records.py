@@ -1,0 +1,274 @@
+"""The pages of records: messages of a topic with live tail, timeline, export; one record; the analysis."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from msgspec import Struct
+from starlette.responses import Response, StreamingResponse
+
+from tidelog.console.api import Call, parse_query
+from tidelog.console.api_analysis import AnalysisAnswer, analysis_answer
+from tidelog.console.api_records import (
+    FilterTest,
+    filter_verdict,
+    find_record,
+    read_page,
+    records_answer,
+)
+from tidelog.console.api_topics import find_topic, topic_item
+from tidelog.console.errors import ApiError
+from tidelog.console.pages import Page, View
+from tidelog.console.record_items import pretty, record_item, visible
+from tidelog.console.record_queries import (
+    RecordsQuery,
+    analyses_of,
+    bad,
+    browser_of,
+    filter_of,
+    reader_of,
+    rules_of,
+    where_of,
+)
+from tidelog.console.records.cursors import Cursor, CursorError, Direction
+from tidelog.console.records.exports import ExportError, ExportFormat, ExportOptions, export
+from tidelog.console.records.filters import EXAMPLES
+from tidelog.console.records.timeline import Timeline, read_timeline
+from tidelog.console.records.topic_reader import OffsetRange
+from tidelog.errors import KafkaError
+
+PICTURE_HEIGHT = 48
+PICTURE_WIDTH = 960
+
+
+def call_of(view: View) -> Call[Any, None]:
+    """The request of a page as one of the API."""
+    return Call(view.request, view.cluster, view.principal, view.access, view.path, None, None)
+
+
+class LiveQuery(Struct):
+    live: bool = False
+
+
+async def messages_page(view: View) -> Response:
+    """The messages of a topic, or only the rows if the filter changes."""
+    call = call_of(view)
+    query: RecordsQuery = parse_query(RecordsQuery, view.request)
+    is_live = parse_query(LiveQuery, view.request).live
+    topic = await find_topic(call)
+    context: dict[str, Any] = {"query": query, "is_live": is_live, "error": None, "found": None}
+    context |= {"visible": visible, "pretty": pretty}
+    try:
+        if is_live:
+            browser_of(view.request, view.cluster, topic.name, query)
+            filter_of(query)
+        else:
+            context["found"] = records_answer(await read_page(call, query))
+    except ApiError as error:
+        context["error"] = error.message  # the form stays as it was filled in
+    except KafkaError as error:
+        context["error"] = str(error)
+    keys, values = rules_of(view.request).choices(topic.name)
+    return view.render(
+        "records/messages.html",
+        status=200 if context["error"] is None else 400,
+        topic=topic_item(topic),
+        tab="messages",
+        keys=[decoder.name for decoder in keys],
+        values=[decoder.name for decoder in values],
+        is_masked=bool(rules_of(view.request).masks.of_topic(topic.name)),
+        examples=EXAMPLES,
+        **context,
+    )
+
+
+async def record_page(view: View) -> Response:
+    """One record, whole: the target of a permalink."""
+    call = call_of(view)
+    query: RecordsQuery = parse_query(RecordsQuery, view.request)
+    topic = await find_topic(call)
+    query.control = True
+    shown = await find_record(call, query)
+    keys, values = rules_of(view.request).choices(topic.name)
+    return view.render(
+        "records/record.html",
+        topic=topic_item(topic),
+        tab="messages",
+        record=record_item(shown, limit=None),
+        query=query,
+        keys=[decoder.name for decoder in keys],
+        values=[decoder.name for decoder in values],
+        visible=visible,
+        pretty=pretty,
+    )
+
+
+async def live_page(view: View) -> Response:
+    """New records as server-sent events with the rows of the page."""
+    query: RecordsQuery = parse_query(RecordsQuery, view.request)
+    browser = browser_of(view.request, view.cluster, view.path["topic"], query)
+    wanted = filter_of(query)
+    await browser.ranges()
+
+    async def events() -> AsyncIterator[tuple[str, str]]:
+        read = matched = skipped = 0
+        async for event in browser.tail(wanted):
+            if await view.request.is_disconnected():
+                return
+            read, skipped = read + event.read, skipped + event.skipped
+            matched += len(event.records)
+            if event.records:
+                rows = [record_item(shown) for shown in reversed(event.records)]
+                yield (
+                    "records",
+                    view.fragment(
+                        "records/rows.html", records=rows, query=query, visible=visible, pretty=pretty
+                    ),
+                )
+            note = f"{read:,} records read, {matched:,} shown"
+            yield "progress", note + (f", {skipped:,} skipped" if skipped else "")
+
+    return view.live(events())
+
+
+async def dry_run_page(view: View) -> Response:
+    """A sentence: whether the newest record matches the filter of the form."""
+    query: RecordsQuery = parse_query(RecordsQuery, view.request)
+    test = FilterTest(query.filter, query.text, query.key, query.value)
+    try:
+        verdict = await filter_verdict(call_of(view), test)
+        return view.render("records/verdict.html", verdict=verdict, error="")
+    except ApiError as error:
+        return view.render("records/verdict.html", verdict=None, error=error.message)
+
+
+async def timeline_page(view: View) -> Response:
+    """The picture of the timeline."""
+    query: RecordsQuery = parse_query(RecordsQuery, view.request)
+    browser = browser_of(view.request, view.cluster, view.path["topic"], query)
+    found = await read_timeline(reader_of(view.cluster, view.path["topic"]), await browser.ranges())
+    return view.render(
+        "records/timeline.html", timeline=found, bars=bars(found), query=query,
+        width=PICTURE_WIDTH, height=PICTURE_HEIGHT, topic_name=view.path["topic"],
+    )  # fmt: skip
+
+
+class Bar(Struct):
+    """A bar of the picture: position and size, and the time and count that it stands for."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    start_ms: int
+    count: int
+
+
+def bars(timeline: Timeline) -> list[Bar]:
+    highest = max(timeline.highest, 1)
+    step = PICTURE_WIDTH / max(len(timeline.buckets), 1)
+    found = []
+    for number, bucket in enumerate(timeline.buckets):
+        height = 0.0 if not bucket.count else max(2.0, bucket.count / highest * PICTURE_HEIGHT)
+        found.append(
+            Bar(
+                round(number * step, 2), round(PICTURE_HEIGHT - height, 2), round(step * 0.86, 2),
+                round(height, 2), bucket.start_ms, bucket.count,
+            )
+        )  # fmt: skip
+    return found
+
+
+class ExportQuery(Struct):
+    """The format of the file, how many records at most, and whether to export decoded texts."""
+
+    format: ExportFormat = ExportFormat.JSON
+    records: int = 10_000
+    decoded: bool = False
+
+
+async def export_page(view: View) -> Response:
+    """The file of an export: the records from the start point of the query on, in the order of partitions."""
+    topic = view.path["topic"]
+    if not view.access.may(view.principal, "records.export", f"topic:{topic}"):
+        raise ApiError(403, "FORBIDDEN", f"You may not export records of topic {topic}.")
+    query: RecordsQuery = parse_query(RecordsQuery, view.request)
+    wanted: ExportQuery = parse_query(ExportQuery, view.request)
+    browser = browser_of(view.request, view.cluster, topic, query)
+    ranges = await browser.ranges()
+    where = where_of(query)
+    cursor = where if isinstance(where, Cursor) else await browser.start(where, ranges)
+    if cursor.direction is Direction.NEWER:
+        ranges = {
+            index: OffsetRange(max(found.start, cursor.positions.get(index, found.start)), found.end)
+            for index, found in ranges.items()
+        }
+    elif not isinstance(where, Cursor):
+        ranges = newest_ranges(ranges, wanted.records)
+    else:
+        ranges = {
+            index: OffsetRange(found.start, min(found.end, cursor.positions.get(index, found.end)))
+            for index, found in ranges.items()
+        }
+    pieces = export(
+        reader_of(view.cluster, topic),
+        rules_of(view.request).view(topic, query.key, query.value),
+        ranges,
+        ExportOptions(wanted.format, wanted.records, wanted.decoded),
+        filter_of(query),
+    )
+    try:
+        first = await anext(pieces)
+    except (ExportError, CursorError) as error:
+        raise bad(error) from None
+
+    async def content() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    name = "".join(char if char.isalnum() or char in "._-" else "_" for char in topic)
+    disposition = f'attachment; filename="{name}.{wanted.format}"'
+    return StreamingResponse(
+        content(),
+        media_type=wanted.format.media_type,
+        headers={"Content-Disposition": disposition, "Cache-Control": "no-store"},
+    )
+
+
+def newest_ranges(ranges: dict[int, OffsetRange], count: int) -> dict[int, OffsetRange]:
+    """The last offsets of each partition, `count` in all if the partitions are equally full."""
+    each = -(-count // max(1, len(ranges)))
+    return {
+        index: OffsetRange(max(found.start, found.end - each), found.end) for index, found in ranges.items()
+    }
+
+
+async def analysis_page(view: View) -> Response:
+    """The analysis of a topic; while it runs, the page asks for this fragment again."""
+    topic = await find_topic(call_of(view))
+    found = analyses_of(view.request, view.cluster).get(topic.name)
+    answer: AnalysisAnswer | None = None if found is None else analysis_answer(found)
+    is_fragment = view.request.headers.get("hx-target") == "analysis"
+    highest = max((hour.records for hour in answer.hours), default=1) if answer else 1
+    return view.render(
+        "records/analysis_figures.html" if is_fragment else "records/analysis.html",
+        topic=topic_item(topic),
+        tab="analysis",
+        analysis=answer,
+        highest=max(highest, 1),
+        width=PICTURE_WIDTH,
+        height=PICTURE_HEIGHT,
+    )
+
+
+PAGES = (
+    Page("/topics/{topic}/messages", messages_page, "records.view"),
+    Page("/topics/{topic}/messages/live", live_page, "records.view"),
+    Page("/topics/{topic}/messages/dry-run", dry_run_page, "records.view"),
+    Page("/topics/{topic}/messages/timeline", timeline_page, "records.view"),
+    Page("/topics/{topic}/messages/export", export_page, "records.export"),
+    Page("/topics/{topic}/messages/{partition}/{offset}", record_page, "records.view"),
+    Page("/topics/{topic}/analysis", analysis_page, "analysis.view"),
+)
