@@ -244,6 +244,9 @@ async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
     from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
     from aiokafka.errors import KafkaConnectionError, KafkaError
 
+    from tests.groups import aiokafka_heartbeats
+
+    aiokafka_heartbeats.install()
     assignors = {
         "range": RangePartitionAssignor,
         "roundrobin": RoundRobinPartitionAssignor,
