@@ -231,8 +231,8 @@ def test_transactions_are_exactly_once_while_their_coordinators_move(
 ) -> None:
     brokers = MovingBrokers(cluster, seed)
     cast = Cast(
-        # Not confluent-kafka: when a broker stopped during send_offsets_to_transaction, a call of librdkafka
-        # 2.16 with a limit of 10 s did not return for two minutes.
+        # Not confluent-kafka: send_offsets_to_transaction of librdkafka 2.16 has no time limit while it waits
+        # for a group coordinator (tests/transactions/test_lost_coordinators.py).
         flavours=("by-hand", "two-phase", "kafka-python")[: scale(2, 3)],
         suffix=f"-{seed}",
         readers=READERS[: scale(1, 4)],

@@ -36,7 +36,8 @@ class ClientLoad:
     def __init__(self, cluster: ElasticCluster, folder: Path, *, copies_with: str = "kafka-python") -> None:
         """`copies_with` is the client of the copy loop.
 
-        A call of librdkafka 2.16 may not return when a broker stops during send_offsets_to_transaction.
+        Not librdkafka 2.16: its send_offsets_to_transaction may not return when a group coordinator stops
+        (tests/transactions/test_lost_coordinators.py).
         """
         self.cluster = cluster
         brokers = list(cluster.brokers)[:3]
