@@ -31,6 +31,12 @@ def test_replicas_keep_their_promises_through_every_fault(first: int) -> None:
     _check(first, 3, "--replicas", "3", "--seconds", str(REPLICATED_SECONDS))
 
 
+def test_idempotent_producers_write_once_while_disks_are_full_at_times() -> None:
+    options = ("--brokers", "3", "--replicas", "3", "--seconds", str(REPLICATED_SECONDS), "--fill-disks")
+    failed = run_seeds(f"0-{scale(3, 99)}", *options)
+    assert not failed, "\n".join(f"{command(seed, *options)}\n  {failed[seed][0]}" for seed in failed)
+
+
 @pytest.mark.parametrize("first", range(0, scale(10, 900), AT_ONCE))
 def test_three_brokers_keep_their_promises_through_every_fault(first: int) -> None:
     _check(first, brokers=3)

@@ -55,6 +55,9 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
         default="WARNING",
         help="the lowest level of log lines in the history (default: WARNING)",
     )
+    made.add_argument(
+        "--fill-disks", action="store_true", help="let brokers have no room for some records at times"
+    )
     made.add_argument("--who", action="append", help="print only the lines of this process; may be repeated")
     made.add_argument("--until-found", action="store_true", help="stop at the first seed with a problem")
     return made
@@ -77,7 +80,14 @@ def with_fixed_hashes(module: str) -> None:
 
 def run(seed: int, options: argparse.Namespace) -> Outcome:
     level = logging.getLevelNamesMapping()[options.log]
-    return Story(seed, options.brokers, options.seconds, level, options.replicas).run()
+    return Story(
+        seed,
+        options.brokers,
+        options.seconds,
+        level,
+        options.replicas,
+        fills_disks=options.fill_disks,
+    ).run()
 
 
 def replay(options: argparse.Namespace, run: Run) -> int:

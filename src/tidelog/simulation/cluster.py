@@ -15,11 +15,12 @@ from tidelog.simulation.process import Process
 from tidelog.simulation.world import World
 
 PORT: Final = 9092
+LOG_DIR: Final = "/data"
 SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "100",
     "num.io.threads": "2",
     "num.recovery.threads.per.data.dir": "1",
-    "log.dirs": "/data",
+    "log.dirs": LOG_DIR,
 }
 CLUSTER_SETTINGS: Final = {
     "zookeeper.connect": "zookeeper:2181",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -9,8 +10,9 @@ from collections.abc import Callable, Sequence
 from tidelog.metadata.paths import CONTROLLER
 from tidelog.simulation.checks.group_history import BROKER
 from tidelog.simulation.checks.group_history import Line as GroupLine
-from tidelog.simulation.cluster import SimBroker, SimCluster
+from tidelog.simulation.cluster import LOG_DIR, SimBroker, SimCluster
 from tidelog.simulation.diaries import GroupDiary
+from tidelog.simulation.disk_faults import Fault
 from tidelog.simulation.process import Process
 from tidelog.simulation.replication import Replication
 
@@ -30,8 +32,12 @@ class Nemesis:
         keeps_synced_only: bool,
         clients: Callable[[], Sequence[Process]],
         replication: Replication | None = None,
+        fills_disks_of: str | None = None,
     ) -> None:
-        """With `replication`, power is also lost while nothing is synced, if the others have all of it."""
+        """With `replication`, power is also lost while nothing is synced, if the others have all of it.
+
+        `fills_disks_of` names a topic whose records have no room at times.
+        """
         self.cluster = cluster
         self.world = cluster.world
         self.rng = rng
@@ -66,6 +72,9 @@ class Nemesis:
             self._faults.append((3, self._plan_to_lose_power))
         self._plans_to_lose_power = False
         self._repairs = 0
+        if fills_disks_of is not None:
+            self._full_for = f"{LOG_DIR}/{fills_disks_of}-"
+            self._faults.append((6, self._fill_disk))
 
     def begin(self) -> None:
         self._next()
@@ -111,6 +120,7 @@ class Nemesis:
                 process.resume()
         for host in self.world.hosts.values():
             host.slow_disk_seconds = 0.0
+            host.disk.heal()
         for broker in self.cluster.brokers:
             broker.restart_seconds = 0.5
             broker.start()
@@ -198,6 +208,18 @@ class Nemesis:
             self._note(f"the disk of {broker.name} is fast again")
 
         self._later(0.5, 5.0, repair)
+
+    def _fill_disk(self, broker: SimBroker) -> None:
+        """Mostly for a moment: some of the batches that a producer has in flight are refused, others not."""
+        host = self.world.host(broker.host)
+        host.disk.faults.add(Fault(errno.ENOSPC, ("write",), ".log", self._full_for))
+        self._note(f"the disk of {broker.name} is full")
+
+        def repair() -> None:
+            host.disk.heal()
+            self._note(f"the disk of {broker.name} has room again")
+
+        self._later(*self.rng.choice([(0.001, 0.1), (0.1, 3.0)]), repair)
 
     def _jump(self, broker: SimBroker) -> None:
         clock = self.world.host(broker.host).clock

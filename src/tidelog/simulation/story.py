@@ -22,6 +22,7 @@ from tidelog.simulation.actors import (
     TransactionalWriter,
     plain_consumer,
 )
+from tidelog.simulation.checks.duplicates import check as check_duplicates
 from tidelog.simulation.checks.group_checker import check as check_group
 from tidelog.simulation.checks.transaction_checker import Final, Log
 from tidelog.simulation.checks.transaction_checker import check as check_transactions
@@ -73,8 +74,12 @@ class Story:
         fault_seconds: float = FAULT_SECONDS,
         log_level: int = logging.WARNING,
         replicas: int = 1,
+        *,
+        fills_disks: bool = False,
     ) -> None:
+        """With `fills_disks`, brokers have no room for the records of the idempotent producer at times."""
         self.world = world = World(seed, log_level)
+        self.fills_disks = fills_disks
         self.rng = world.fork("story")
         self.keeps_synced_only = self.rng.random() < 0.4
         settings = {
@@ -156,6 +161,7 @@ class Story:
             keeps_synced_only=self.keeps_synced_only,
             clients=lambda: [process for process in self._clients if process.is_alive],
             replication=self.invariants.replication if self.invariants and self.replicas > 1 else None,
+            fills_disks_of=TOPIC if self.fills_disks else None,
         )
         if self.invariants is not None:
             self.invariants.on_state_written = nemesis.state_written
@@ -182,6 +188,7 @@ class Story:
     def _check(self) -> None:
         written = {partition: sorted(values) for partition, values in self.steady.written.items()}
         self.problems += check_group(self.groups.lines, self.audit.ends, self.audit.committed, written)
+        self.problems += check_duplicates(self.groups.lines)
         found = check_transactions(self.transactions.lines, [self.audit.final])
         self.problems += [f"{problem.rule}: {problem.text}" for problem in found]
 
