@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from report import Figure
 from security_load import MECHANISM, Keys, add_rules, add_user, connect_often, rules_for
 from suite import Bench
 from targets import figure
-from tls_scenarios import make_keys
+from tls_scenarios import PROTOCOLS, make_keys
 
 PASSWORD = b"bench-secret"
 LOGINS = 1_000
@@ -48,11 +49,19 @@ class LoginBroker:
 
 @contextmanager
 def login_broker(source: Source) -> Iterator[LoginBroker]:
-    private, trusted = make_keys(source.folder)
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-keys-", dir=source.folder) as folder:
+        private, trusted = make_keys(Path(folder))
+        with _login_broker(source, private, trusted) as target:
+            yield target
+
+
+@contextmanager
+def _login_broker(source: Source, private: Path, trusted: Path) -> Iterator[LoginBroker]:
     login_port, tls_port = free_port(), free_port()
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     settings = {
         "listeners": f"{{listeners}},SASL_SSL://127.0.0.1:{login_port},SSL://127.0.0.1:{tls_port}",
+        "listener.security.protocol.map": f"{PROTOCOLS},SASL_SSL:SASL_SSL",
         "sasl.enabled.mechanisms": MECHANISM,
         f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config": module,
         "ssl.keystore.type": "PEM",

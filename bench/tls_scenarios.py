@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,15 +15,27 @@ from pathlib import Path
 from broker import Broker, BrokerFailed, Source, free_port
 
 HERE = Path(__file__).parent
+PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL"
+"""Kafka has no protocol for its controller's listener by default beside a listener with TLS."""
 
 
 @contextmanager
 def tls_broker(source: Source, settings: Mapping[str, str] | None = None) -> Iterator[tuple[Broker, Broker]]:
     """A broker by its plain listener, and the same broker by its TLS listener."""
-    keys, trusted = make_keys(source.folder)
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-keys-", dir=source.folder) as folder:
+        keys, trusted = make_keys(Path(folder))
+        with _tls_broker(source, settings, keys, trusted) as pair:
+            yield pair
+
+
+@contextmanager
+def _tls_broker(
+    source: Source, settings: Mapping[str, str] | None, keys: Path, trusted: Path
+) -> Iterator[tuple[Broker, Broker]]:
     tls_port, port = free_port(), free_port()
     tls = {
         "listeners": f"{{listeners}},SSL://127.0.0.1:{tls_port}",
+        "listener.security.protocol.map": PROTOCOLS,
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(keys),
     }
