@@ -85,9 +85,9 @@ test-other-clients: $(STAMP) ## three brokers with kcat, confluent-kafka, franz-
 test-prometheus: $(STAMP) ## the expressions of the field's dashboards on a real Prometheus, and our alert rules by promtool (needs Debian's prometheus)
 	$(BIN)/python -m pytest -q -rs -m prometheus tests/prometheus tests/deploy
 
-test-s3: $(STAMP) ## races of writers of tables on a real S3 server, versitygw (needs Go, which builds it from its module proxy into .cache/s3)
+test-s3: $(STAMP) ## races and kills of writers of tables on a real S3 server, versitygw (needs Go, which builds it from its module proxy into .cache/s3)
 	@$(BIN)/python -m tests.support.versitygw
-	$(BIN)/python -m pytest -q -m s3 tests/tables
+	$(BIN)/python -m pytest -q -m s3 tests/tables tests/spark/test_killed_drivers.py
 
 test-browser: $(STAMP) ## the console's pages in a real browser, and its API against its description (needs Debian's chromium and npm, which fetches axe-core into .cache)
 	@$(BIN)/python -m tests.console.axe

@@ -147,14 +147,20 @@ class Drivers:
             "seconds": seconds,
         }
 
-    def faults(self, spark: SparkSession | None, options: Mapping[str, str] | None = None) -> list[str]:
-        """What is not as the log has it, in tables and topics."""
-        expected = recomputed(self.hands.bootstrap)
-        for table in ALERTS.values():
-            assert expected[table].rows, f"the log gives {table} no alert: seed {self.seed}"
-        root = f"{self.data}/tables"
-        found = table_faults(readers(root, spark, options), expected)
+    def faults(
+        self, spark: SparkSession, *pipelines: str, options: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """What is not as the log has it, in the tables of these pipelines or of all, and in topics of alerts.
+
+        `options` are those of the store of the tables.
+        """
+        expected = recomputed(self.hands.bootstrap, *pipelines)
+        for table, wanted in expected.items():
+            assert wanted.rows, f"the log gives {table} no row: seed {self.seed}"
+        found = table_faults(readers(f"{self.data}/tables", spark, options), expected)
         for topic, table in ALERTS.items():
+            if table not in expected:
+                continue
             values = Counter((json.loads(value)["alert_id"],) for value in self.hands.log(topic))
             if values != expected[table].rows:
                 found.append(

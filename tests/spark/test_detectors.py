@@ -455,7 +455,8 @@ def devices_of_late_partition(
             if day == 2:
                 hands.send(topic, login(f"other-{number}", 0, ts + 1), partition=1, timestamp_ms=ts + 1)
     (flow,) = device_watch.flows({})
-    flow = replace(flow, source=replace(flow.source, topics=(topic,), options=options))
+    source = replace(flow.source, topics=(topic,), options=options)
+    flow = replace(flow, source=source, sinks=flow.sinks[:1])  # the table
     pipeline = replace(device_watch.PIPELINE, flows=lambda settings: (flow,))
     limited = Options(
         hands.bootstrap,

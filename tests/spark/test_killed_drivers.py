@@ -19,7 +19,10 @@ from tests.spark.killed_driver import Drivers, events
 from tests.spark.readers import Expected, readers, table_faults
 from tests.spark.recomputed import PIPELINES
 from tests.spark.standalone import cluster, settings, tasks_by_worker
+from tests.support.s3 import S3, s3_server
 from tests.support.scale import scale
+from tests.support.versitygw import versitygw
+from tidelog.spark.tables.store import s3_options
 from tidelog.testing import Broker
 
 if TYPE_CHECKING:
@@ -70,6 +73,36 @@ def test_killed_drivers_of_all_pipelines_on_a_cluster_of_two_workers(
         pages = {f"http://{address}" for address in tasks_by_worker(tmp_path / "events")}
         assert pages == workers.alive(), "tasks ran on both workers and not in the driver"
     assert story.faults(spark) == []
+
+
+@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.s3)])
+def s3(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A server that the drivers, and the session of this process, know from the environment."""
+    with s3_server() if request.param == "moto" else versitygw(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.mark.long
+def test_drivers_killed_before_and_after_their_commits_on_s3(
+    spark: SparkSession, tmp_path: Path, hands: Hands, s3: S3
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    beside = ("--checkpoints", str(tmp_path / "checkpoints"))
+    story = Drivers(tmp_path, hands, seed, data="s3://tables/data", arguments=beside)
+    points = [(name, when) for name in ("collect", "earnings") for when in ("before", "after")]
+    points = points if scale(0, 1) else points[1:3]
+    parts = events(seed, EVENTS, len(points) + 1)
+    for name, when in points:
+        story.send(next(parts))
+        story.kill({"pipeline": name, "write": story.draw.randrange(1, 3), "when": when}, name)
+    for part in parts:
+        story.send(part)
+    story.finish("collect", "earnings")
+    options = s3_options("tables", s3.hadoop, {})
+    assert story.faults(spark, "collect", "earnings", options=options) == []
 
 
 @pytest.mark.parametrize(
