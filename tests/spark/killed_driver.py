@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SECONDS = 500.0
 ATTEMPTS = 3
 START = 20_000 * DAY_MS
+CHEATERS = Cheaters.few(2)
 ALERTS = {"ml_device_alerts": "device_alerts", "ml_invite_alerts": "invite_alerts"}
 LOCAL = {
     "spark.driver.memory": "1g",
@@ -49,7 +50,7 @@ def events(seed: int, count: int, parts: int) -> Iterator[Chunk]:
         out_of_order=0.1,
         duplicates=0.02,
         broken=0.02,
-        cheaters=Cheaters.few(2),
+        cheaters=CHEATERS,
         chunk=-(-count // parts),
     )
     return Generator(plan).chunks()

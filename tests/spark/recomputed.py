@@ -111,7 +111,7 @@ def read_log(bootstrap: str) -> list[Logged]:
             for record in consumer.poll(timeout=10):
                 event = load(record.value)
                 schema = EVENTS[record.topic]
-                place = (record.partition, record.offset, record.timestamp_ms)
+                place = (record.partition, record.offset, record.timestamp)
                 found.append(Logged(schema, *place, record.value, event))
     return found
 
