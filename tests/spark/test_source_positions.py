@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Set
 from contextlib import closing, contextmanager
+from itertools import pairwise
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
@@ -65,6 +66,31 @@ def data_loss(text: str) -> Iterator[None]:
         yield
     assert "set the source option failOnDataLoss to false" in str(raised.value)
     assert text in str(raised.value)
+
+
+def test_a_backlog_is_read_in_the_order_of_time_if_asked(stream: Open, hands: Hands) -> None:
+    """The second partition begins when the first one is nearly done."""
+    topic, day = hands.topic(2, {"retention.ms": "-1"}), 86_400_000
+    for number in range(12):
+        hands.produce(topic, [number], 0, timestamp_ms=(20_000 + number) * day)
+    for number in range(10, 12):
+        hands.produce(topic, [number], 1, timestamp_ms=(20_000 + number) * day)
+
+    def ends(**options: object) -> list[tuple[int, int]]:
+        query = stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=4, **options)
+        position, found = query.reader.initialOffset(), list[tuple[int, int]]()
+        while not found or found[-1] != (12, 2):
+            position = query.next(position)
+            found.append((position[topic]["0"], position[topic]["1"]))
+        return found
+
+    assert ends()[0] == (3, 1), "in proportion"
+    in_order = ends(maxOffsetsBy="time")
+    assert all(second <= max(0, first - 10) for first, second in in_order), in_order
+    assert all(
+        first + second <= 4 + before + other
+        for (before, other), (first, second) in pairwise([(0, 0), *in_order])
+    )
 
 
 def test_a_stream_starts_at_the_end_unless_it_is_told_otherwise(stream: Open, hands: Hands) -> None:
