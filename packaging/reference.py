@@ -30,7 +30,7 @@ METRICS_INTRODUCTION = """\
 A broker serves these metrics at `/metrics`, once `metrics.listener=HOST:PORT` is set. Their names are those
 of Strimzi's rules for the JMX exporter and of kafka_exporter, so dashboards for Kafka work. Kafka's
 documentation explains a metric under the MBean in the last column.
-[Running tidelog](../operations.md#metrics) has an overview and the health check.
+[Metrics, lag, traces](../metrics.md) has an overview, other dialects of the names, and the health check.
 """
 
 API_INTRODUCTION = """\

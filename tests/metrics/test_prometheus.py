@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.metrics import Family, MetricName, Registry
-from tidelog.metrics.dialects import prometheus_name
+from tidelog.metrics.dialects import Confluent, Strimzi, prometheus_name
 from tidelog.metrics.http import Health, MetricsServer
-from tidelog.metrics.prometheus import render
+from tidelog.metrics.prometheus import Text, render
 
 
 def samples(registry: Registry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -147,3 +147,54 @@ def test_whatever_else_is_sent_gets_an_error_or_nothing(sent: bytes) -> None:
         await server.close()
 
     asyncio.run(scenario())
+
+
+def test_a_long_text_is_made_in_short_steps() -> None:
+    """No step of a scrape adds more than a hundred samples, however many partitions and topics there are."""
+
+    def sizes() -> Iterable[Family]:
+        for start in range(0, 10_000, 50):
+            samples = [((("topic", f"t{n}"), ("partition", "0")), n) for n in range(start, start + 50)]
+            yield Family(MetricName("kafka.log", "Log", "Size"), "gauge", samples)
+        yield Family("one_long_family", "gauge", [((("n", str(n)),), n) for n in range(5_000)])
+
+    registry = Registry()
+    for n in range(2_000):
+        registry.meter("kafka.server", "BrokerTopicMetrics", "BytesInPerSec", topic=f"t{n}")
+    registry.collect(sizes)
+    for partitions, shown in ((True, 17_000), (False, 17_000)):
+        text = Text(Strimzi(), partitions=partitions)
+        before = most = 0
+        for _ in text.fill(registry):
+            added = text.size - before
+            most, before = max(most, added), text.size
+        assert text.size == shown
+        assert most <= 100
+
+
+def test_confluents_names_keep_the_words_of_kafka() -> None:
+    registry = Registry()
+    registry.meter("kafka.server", "BrokerTopicMetrics", "BytesInPerSec", topic="a").mark(10)
+    registry.gauge("kafka.server", "KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent", lambda: 0.5)
+    registry.histogram("kafka.network", "RequestMetrics", "TotalTimeMs", request="Produce").record(7)
+    registry.collect(
+        lambda: [
+            Family(
+                "kafka_consumergroup_lag",
+                "gauge",
+                [((("consumergroup", "g"), ("partition", "0"), ("topic", "t")), 4)],
+            ),
+            Family("kafka_topic_partition_leader", "gauge", [((("topic", "t"),), 1)]),
+        ]
+    )
+    text = render(registry, Confluent("shop"))
+    for line in (
+        'kafka_server_brokertopicmetrics_bytesinpersec{topic="a"} 10',
+        "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_oneminuterate 0.5",
+        'kafka_network_requestmetrics_totaltimems{request="Produce"} 1',
+        'kafka_network_requestmetrics_totaltimems{request="Produce",quantile="0.99"} 7',
+        'kafka_consumergroup_group_lag{cluster_name="shop",group="g",partition="0",topic="t"} 4',
+        'kafka_consumer_group_lag_ratio{group="g",partition="0",topic="t"} 4',
+    ):
+        assert f"\n{line}\n" in text, line
+    assert "kafka_topic_partition_leader" not in text

@@ -8,6 +8,7 @@ import urllib.request
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker import Broker
+from tests.support.wait import eventually
 
 
 class Metrics:
@@ -39,8 +40,11 @@ class Metrics:
 
 
 def metrics_url(broker: Broker) -> str:
-    found = re.search(r"metrics at +(http://\S+)", broker.log())
-    assert found is not None, "the first screen names no address for the metrics"
+    # The first screen follows the file that says that the broker is ready.
+    found = eventually(
+        lambda: re.search(r"metrics at +(http://\S+)", broker.log()),
+        "the first screen has the address of metrics",
+    )
     return found[1]
 
 

@@ -78,6 +78,11 @@ class Text:
                 Family(folded_name, folded.kind, list(folded.values.items()), folded.help_text)
             )
 
+    @property
+    def size(self) -> int:
+        """The number of samples."""
+        return sum(len(samples) for _, _, samples in self._families.values())
+
     def parts(self) -> Iterator[str]:
         """The text in parts of limited length."""
         for name, (kind, help_text, samples) in self._families.items():

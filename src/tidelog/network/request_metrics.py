@@ -202,14 +202,17 @@ class RequestChannelMetrics:
         self._registry.attach(GROUP, TYPE, merged, request="Fetch")
 
     def _families(self) -> Iterator[Family]:
-        yield Family(
-            MetricName(GROUP, TYPE, "RequestsPerSec"),
-            "counter",
-            [
-                ((("request", entry.name), ("version", str(entry.api_version))), entry.count)
-                for entry in self._entries.values()
-            ],
-        )
+        requests: list[tuple[tuple[tuple[str, str], ...], float]] = [
+            ((("request", entry.name), ("version", str(entry.api_version))), entry.count)
+            for entry in self._entries.values()
+        ]
+        # Fetches also count by who fetches, as in Kafka.
+        requests += [
+            ((("request", metrics.name),), metrics.total.count)
+            for metrics in self._by_name.values()
+            if metrics.name in ("FetchConsumer", "FetchFollower")
+        ]
+        yield Family(MetricName(GROUP, TYPE, "RequestsPerSec"), "counter", requests)
         samples: list[tuple[tuple[tuple[str, str], ...], float]] = []
         for metrics in self._by_name.values():
             counts = {"NONE": metrics.total.count - metrics.failed}

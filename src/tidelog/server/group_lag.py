@@ -1,7 +1,8 @@
 """GroupLag: how far the groups of this coordinator are behind, in records and in seconds.
 
-A timer notes the high watermarks of the partitions that groups have committed offsets for. Where an offset is
-older than these notes, as after a start, the timestamp of its batch tells the time.
+A timer notes the high watermarks of the partitions that groups have committed offsets for; those of other
+brokers come from their leaders. Where an offset is older than these notes, as after a start, the timestamp of
+its batch tells the time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.errors import CorruptMessage
 from tidelog.metrics.lag_clock import LagClock
 from tidelog.partitions import PartitionKey
+from tidelog.server.leader_offsets import LeaderOffsets
 from tidelog.storage.log import Log
 from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
@@ -28,8 +30,12 @@ MAX_TIMES: Final = 10_000
 class GroupLag:
     """`start` begins the observations, `close` ends them. Everything happens on the loop of the broker."""
 
-    def __init__(self, groups: GroupCoordinator, replicas: ReplicaManager) -> None:
+    def __init__(
+        self, groups: GroupCoordinator, replicas: ReplicaManager, leaders: LeaderOffsets | None = None
+    ) -> None:
+        """`leaders` knows the partitions without a replica here; None for a broker alone."""
         self._groups = groups
+        self._leaders = leaders
         self._replicas = replicas
         self._scheduler = replicas.scheduler
         self._clock = LagClock[PartitionKey]()
@@ -44,24 +50,30 @@ class GroupLag:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._leaders is not None:
+            self._leaders.close()
 
     def end_offset(self, partition: PartitionKey) -> int | None:
-        """The high watermark of a partition; None for a partition without a log on this broker."""
+        """The high watermark of a partition; None if neither this broker nor its leader has told it yet."""
         log = self._log_of(partition)
-        return None if log is None else log.high_watermark
+        if log is not None:
+            return log.high_watermark
+        return None if self._leaders is None else self._leaders.known.get(partition)
 
     def seconds(self, partition: PartitionKey, committed: int) -> float | None:
         """How long the oldest record that a group has not read has been there; 0 if it has read all.
 
-        None for a partition without a log on this broker, and while the time of an old batch is looked up.
+        None for a partition whose end is not known, for offsets of other brokers' partitions from before the
+        start of this broker, and while the time of an old batch is looked up.
         """
-        log = self._log_of(partition)
-        if log is None:
+        end_offset = self.end_offset(partition)
+        if end_offset is None:
             return None
         now = self._scheduler.clock.monotonic()
-        self._clock.observe(partition, log.high_watermark, now)
+        self._clock.observe(partition, end_offset, now)
         known = self._clock.seconds(partition, committed, now)
-        if known is not None:
+        log = self._log_of(partition)
+        if known is not None or log is None:
             return known
         appended = self._time_of(partition, log, committed)
         return None if appended is None else max(now - appended, 0.0)
@@ -85,6 +97,7 @@ class GroupLag:
 
     def _observe(self) -> Iterator[None]:
         seen: set[PartitionKey] = set()
+        elsewhere: set[PartitionKey] = set()
         looked_at = 0
         for shard in list(self._groups.runtime.shards()):
             for group_id in list(shard.offsets.group_ids):
@@ -95,10 +108,14 @@ class GroupLag:
                     if partition in seen:
                         continue
                     seen.add(partition)
+                    if self._log_of(partition) is None:
+                        elsewhere.add(partition)
                     end_offset = self.end_offset(partition)
                     if end_offset is not None:
                         self._clock.observe(partition, end_offset, self._scheduler.clock.monotonic())
         self._clock.keep(seen)
+        if self._leaders is not None:
+            self._leaders.refresh(elsewhere)
 
     # -- times of old batches
 

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.endpoints import Endpoint
 from tidelog.metrics.registry import Registry
 from tidelog.network.server import SocketServer
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.group_lag import GroupLag
 from tidelog.server.group_metrics import GroupMetrics
+from tidelog.server.leader_offsets import LeaderOffsets
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.server.transaction_metrics import TransactionMetrics
@@ -67,12 +69,27 @@ class Observability:
 
     def start(self, services: Services) -> None:
         self._cluster_id = services.metadata.snapshot.cluster_id
-        self.group_lag = GroupLag(services.groups, services.replicas)
+        self.group_lag = GroupLag(services.groups, services.replicas, self._leader_offsets(services))
         self._registry.collect(GroupMetrics(services.groups, self.group_lag).families)
         self._registry.collect(TransactionMetrics(services.transactions, services.replicas).families)
         if self._server is not None:
             self.group_lag.start()
             self._server.start()
+
+    def _leader_offsets(self, services: Services) -> LeaderOffsets | None:
+        """Asks the other brokers of the cluster; None for a broker alone."""
+        if self._config.cluster is None:
+            return None
+        from tidelog.server.broker_transport import transport_to
+
+        listener = self._config.inter_broker_listener
+
+        def endpoint_of(broker_id: int) -> Endpoint | None:
+            broker = services.metadata.snapshot.brokers.get(broker_id)
+            return None if broker is None else broker.endpoint(listener)
+
+        transport = transport_to(self._config, listener, f"broker-{services.broker_id}-group-lag")
+        return LeaderOffsets(services.metadata, transport, endpoint_of)
 
     def start_canary(self, services: Services, addresses: Mapping[str, str]) -> None:
         """Start the canary of the settings, if there is one. `addresses` are those of the listeners.
