@@ -1,6 +1,6 @@
 """What the dashboards of the field ask Prometheus, and what of it no broker of ours can answer.
 
-tests/data/dashboards.json has the expressions of the panels of each dashboard.
+tests/data/dashboards.json has the expressions of the panels of each dashboard; deploy/ has our own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-DATA = Path(__file__).parent.parent / "data" / "dashboards.json"
+import yaml
+
+PROJECT = Path(__file__).parents[2]
+DATA = PROJECT / "tests" / "data" / "dashboards.json"
 
 ABSENT = {
     r"container_.*|kubelet_.*": "Kubernetes measures its containers and volumes itself",
@@ -38,7 +41,7 @@ OF_PROMETHEUS = {
 }
 """Labels that the configuration of Prometheus adds."""
 
-_NAME = re.compile(r"\b((?:kafka|jvm|process|container|kubelet|zookeeper)_\w+)\s*(\{[^}]*\})?")
+_NAME = re.compile(r"\b((?:kafka|jvm|process|container|kubelet|tidelog|zookeeper)_\w+)\s*(\{[^}]*\})?")
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 
 
@@ -54,6 +57,17 @@ def dashboards() -> list[Dashboard]:
         Dashboard(entry["dashboard"], entry["dialect"], tuple(entry["expressions"]))
         for entry in json.loads(DATA.read_text())
     ]
+
+
+def own_dashboard() -> Dashboard:
+    panels = json.loads((PROJECT / "deploy" / "grafana" / "tidelog.json").read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    return Dashboard("tidelog", "strimzi", tuple(expressions))
+
+
+def own_alerts() -> Dashboard:
+    [group] = yaml.safe_load((PROJECT / "deploy" / "prometheus" / "rules.yml").read_text())["groups"]
+    return Dashboard("tidelog-alerts", "strimzi", tuple(rule["expr"] for rule in group["rules"]))
 
 
 def selected(expression: str) -> dict[str, set[str]]:

@@ -11,7 +11,7 @@ from tidelog.clients.admin.blocking import Admin
 from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.producer.blocking import Producer
 
-SETTINGS = {"metrics.listener": "127.0.0.1:0", "num.partitions": "2"}
+SETTINGS = {"metrics.listener": "127.0.0.1:0", "num.partitions": "2", "tidelog.canary.interval.ms": "200"}
 QUOTAS = {"producer_byte_rate": 20_000.0, "consumer_byte_rate": 20_000.0, "request_percentage": 1.0}
 
 

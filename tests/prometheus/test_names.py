@@ -11,7 +11,15 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.prometheus.dashboards import ABSENT, Dashboard, dashboards, selected, why_absent
+from tests.prometheus.dashboards import (
+    ABSENT,
+    Dashboard,
+    dashboards,
+    own_alerts,
+    own_dashboard,
+    selected,
+    why_absent,
+)
 from tests.prometheus.loaded_broker import loaded_broker
 from tests.server.scrape import Metrics, metrics_url
 from tests.support.broker import Broker
@@ -42,7 +50,9 @@ def labels(broker: Broker) -> dict[str, dict[str, list[set[str]]]]:
     return found
 
 
-@pytest.mark.parametrize("dashboard", dashboards(), ids=lambda dashboard: dashboard.name)
+@pytest.mark.parametrize(
+    "dashboard", [*dashboards(), own_dashboard(), own_alerts()], ids=lambda dashboard: dashboard.name
+)
 def test_a_dashboard_finds_its_metrics(
     dashboard: Dashboard, labels: dict[str, dict[str, list[set[str]]]]
 ) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.prometheus.dashboards import Dashboard, dashboards, why_absent
+from tests.prometheus.dashboards import Dashboard, dashboards, own_dashboard, why_absent
 from tests.prometheus.loaded_broker import loaded_broker
 from tests.server.scrape import metrics_url
 from tests.support.wait import eventually
@@ -48,9 +48,10 @@ class Prometheus:
         """An expression with a value for each variable of its dashboard."""
         values = {
             "instance": self.target,
-            "broker_id": ".+",
+            "broker_id": ".*",
             "cluster_name": self.cluster,
             "env": "test",
+            "job": "kafka",
             "kubernetes_namespace": "shop",
             "strimzi_cluster_name": "tide",
             "kafka_broker": "kafka-0",
@@ -58,7 +59,7 @@ class Prometheus:
         }
 
         def value(found: re.Match[str]) -> str:
-            return values.get(found[1], ".+")
+            return values.get(found[1], ".*")
 
         return re.sub(r"\$\{?(\w+)\}?", value, expression)
 
@@ -79,7 +80,7 @@ def configuration(target: str) -> dict[str, object]:
         "container": "kafka",
     }
     return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "global": {"scrape_interval": "3s", "scrape_timeout": "3s"},
         "scrape_configs": [
             {"job_name": "kafka", "static_configs": [{"targets": [target], "labels": strimzi}]},
             {
@@ -113,7 +114,7 @@ def running(folder: Path, target: str, cluster: str) -> Iterator[Prometheus]:
             except OSError:
                 return False
 
-        eventually(is_up, "Prometheus has scraped both dialects", timeout=60.0)
+        eventually(is_up, "Prometheus has scraped both dialects", timeout=180.0)
         yield prometheus
     finally:
         process.terminate()
@@ -136,11 +137,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
                 scrapes = started.ask("min(count_over_time(up[5m]))")
                 return bool(scrapes) and int(scrapes[0]["value"][1]) >= SCRAPES  # type: ignore[index]
 
-            eventually(enough, "enough scrapes", timeout=120.0)
+            eventually(enough, "enough scrapes", timeout=300.0)
             yield started
 
 
-@pytest.mark.parametrize("dashboard", dashboards(), ids=lambda dashboard: dashboard.name)
+@pytest.mark.parametrize("dashboard", [*dashboards(), own_dashboard()], ids=lambda dashboard: dashboard.name)
 def test_every_panel_of_a_dashboard_has_data(dashboard: Dashboard, prometheus: Prometheus) -> None:
     wrong: list[str] = []
     shown = 0
