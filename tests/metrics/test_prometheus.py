@@ -192,7 +192,7 @@ def test_confluents_names_keep_the_words_of_kafka() -> None:
         'kafka_server_brokertopicmetrics_bytesinpersec{topic="a"} 10',
         "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_oneminuterate 0.5",
         'kafka_network_requestmetrics_totaltimems{request="Produce"} 1',
-        'kafka_network_requestmetrics_totaltimems{request="Produce",quantile="0.99"} 7',
+        'kafka_network_requestmetrics_totaltimems{request="Produce",quantile="0.99"} 7.0',
         'kafka_consumergroup_group_lag{cluster_name="shop",group="g",partition="0",topic="t"} 4',
         'kafka_consumer_group_lag_ratio{group="g",partition="0",topic="t"} 4',
     ):

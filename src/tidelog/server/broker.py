@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from tidelog.security.authorizer import Authorizer
     from tidelog.server.audit_topic import AuditTopic
     from tidelog.server.broker_security import BrokerSecurity
+    from tidelog.server.group_lag import GroupLag
 
 log = logging.getLogger("tidelog.server")
 
@@ -475,6 +476,11 @@ class Broker(LogManagerListener):
     def membership(self) -> Membership | None:
         """The place of this broker in its cluster; None before it starts."""
         return self._membership
+
+    @property
+    def group_lag(self) -> GroupLag | None:
+        """The lag of the groups that this broker coordinates; None before it starts."""
+        return self._observability.group_lag
 
     @property
     def addresses(self) -> dict[str, str]:
