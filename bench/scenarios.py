@@ -34,6 +34,7 @@ from wire import EARLIEST, LATEST
 from workloads import BULK_CONNECTIONS, KEEP_LITTLE, MEGABYTE_OF_100, MEGABYTE_OF_1000, RETAIN_OFTEN
 
 import clients
+import console
 import groups
 import transactions
 
@@ -235,6 +236,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "sessions": sessions.sessions,
     "beside": beside,
     "cold": cold.cold,
+    "console": console.console,
     "memory": memory,
     "connections": connections,
     "segments": growth.segments,

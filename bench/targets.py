@@ -44,6 +44,8 @@ TARGETS: dict[str, Target] = {
     "beside due": Target("the same, one due every 2 ms", "ms", 10, "38-218"),
     "rate": Target("that producer's rate", "MB/s", 950, "790-990", at_least=True),
     "cold": Target("one record beside a reader of evicted data, slow disk, p99", "times", 1.5),
+    "console": Target("one record beside 10 browsers on the console, p99", "times", 1.2),
+    "console memory": Target("resident grown by them, 200 topics", "MB", 60),
     "grown": Target("resident grown since idle, under load", "MB", 32, "650-790"),
     "creep": Target("resident grown from first to third load", "MB", 4, "370-550"),
     "connections": Target("resident, 10,000 idle connections", "MB", 200, "440"),

@@ -49,6 +49,8 @@ def test_addresses_of_this_machine_alone(host: str, expected: bool) -> None:
         ({"listeners": "OUT://h:2", "listener.name.out.ssl.client.auth": "required"}, []),
         ({"listeners": "SASL_SSL://0.0.0.0:9092", "sasl.enabled.mechanisms": "PLAIN"}, []),
         ({"listeners": "SASL_PLAINTEXT://0.0.0.0:1", "sasl.enabled.mechanisms": "PLAIN"}, ["listener SASL_PLAINTEXT://0.0.0.0:1"]),
+        ({"console.listener": "127.0.0.1:8080"}, []),
+        ({"console.listener": "0.0.0.0:8080"}, ["console.listener=0.0.0.0:8080"]),
         ({"metrics.listener": ":9100"}, []),
         ({"metrics.listener": "0.0.0.0:9100"}, ["metrics.listener=0.0.0.0:9100"]),
         ({"metrics.listener": "[::]:9100"}, ["metrics.listener=[::]:9100"]),

@@ -2,14 +2,16 @@
 
 The broker (`tidelog start`) and the pipelines (`tidelog pipeline run all`) are separate processes, so that
 Spark's memory is free when the pipelines are done. The broker runs until Ctrl-C. Without Java, or without the
-packages for Spark, only the broker runs, and a line says what is missing. Exit codes: 0 after Ctrl-C or when
-done, 1 if the broker cannot start or ends, or if the pipelines fail with --exit-when-done.
+packages for Spark, only the broker runs, and a line says what is missing. With the packages of the extra
+`console` the broker serves its console, and prints the address. Exit codes: 0 after Ctrl-C or when done,
+1 if the broker cannot start or ends, or if the pipelines fail with --exit-when-done.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -23,6 +25,7 @@ from types import TracebackType
 import click
 
 from tidelog.cli.output import failing
+from tidelog.console.extra import missing_packages
 from tidelog.server.child_process import end_with_parent, tool_command
 
 READY_SECONDS = 60.0
@@ -30,6 +33,7 @@ STOP_SECONDS = 15.0
 PIPELINES_STOP_SECONDS = 5.0
 TURN_SECONDS = 0.05
 PARTITIONS = 4
+CONSOLE_PORT = 8080
 SHORT_RUN = {
     "spark.ui.enabled": "false",
     # The optimising compiler takes a quarter of the CPU of a short run and hardly has code to optimise.
@@ -208,6 +212,8 @@ class BrokerProcess(Process):
             # The exactly-once sink uses two-phase commits, whose transactions have no time-out.
             "transaction.two.phase.commit.enable": "true",
         }
+        if not missing_packages():
+            settings["console.listener"] = f"127.0.0.1:{console_port()}"
         arguments = ["start", "--ready-file", str(self._ready), "--log-level", "WARN"]
         for name, value in settings.items():
             arguments += ["--override", f"{name}={value}"]
@@ -251,6 +257,17 @@ class BrokerProcess(Process):
     def close(self) -> None:
         super().close()
         self._folder.cleanup()
+
+
+def console_port() -> int:
+    """The port of the console: the usual one, or any if it is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", CONSOLE_PORT))
+        except OSError:
+            return 0
+        return CONSOLE_PORT
 
 
 @contextmanager

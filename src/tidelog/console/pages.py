@@ -164,23 +164,24 @@ class Site:
         self.templates.globals.update(site=self, version=__version__, segment=segment)
 
     async def until_stopped(self, events: AsyncIterator[tuple[str, str]]) -> AsyncIterator[str]:
-        """The events as text/event-stream, until the console stops."""
+        """The events as text/event-stream, until the console stops or the browser goes away."""
         stopped = asyncio.ensure_future(self.stopping.wait())
+        following: asyncio.Future[tuple[str, str] | None] | None = None
         try:
             while not self.stopping.is_set():
-                following = asyncio.ensure_future(anext(events, None))
+                following = asyncio.ensure_future(_following(events))
                 await asyncio.wait([following, stopped], return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
-                    following.cancel()
-                    await asyncio.wait([following])
-                    return
-                event = following.result()
+                event = following.result() if following.done() else None
                 if event is None:
                     return
                 name, data = event
                 yield f"event: {name}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"
         finally:
             stopped.cancel()
-            close = getattr(events, "aclose", None)
-            if close is not None:
-                await close()
+            if following is not None:
+                following.cancel()
+
+
+async def _following(events: AsyncIterator[tuple[str, str]]) -> tuple[str, str] | None:
+    """The next event, None after the last. Cancelling it ends the iterator."""
+    return await anext(events, None)

@@ -23,6 +23,8 @@ SETTINGS = (
     "advertised.listeners",
     "allow.everyone.if.no.acl.found",
     "authorizer.class.name",
+    "console.listener",
+    "console.read.only",
     "listener.security.protocol.map",
     "listeners",
     "metrics.listener",
@@ -67,6 +69,7 @@ def open_addresses(settings: Settings) -> Iterator[Exposure]:
         protocol = protocols.get(name.upper(), name.upper())
         if not is_loopback(host):
             yield from _listener(settings, name.lower(), address, protocol)
+    yield from _console(settings)
     metrics = _text(settings, "metrics.listener")
     if metrics and not is_loopback(
         metrics.removeprefix("https://").rpartition(":")[0].strip("[]") or "127.0.0.1"
@@ -77,6 +80,19 @@ def open_addresses(settings: Settings) -> Iterator[Exposure]:
             "Let metrics.listener be on 127.0.0.1, or let a firewall admit only the collector.",
             is_address=True,
         )
+
+
+def _console(settings: Settings) -> Iterator[Exposure]:
+    console = _text(settings, "console.listener")
+    if not console or is_loopback(console.rpartition(":")[0].strip("[]") or "127.0.0.1"):
+        return
+    reads = _text(settings, "console.read.only").lower() == "true"
+    yield Exposure(
+        f"console.listener={console}",
+        f"whoever reaches it {'reads everything' if reads else 'reads and changes everything'}",
+        "Let console.listener be on 127.0.0.1, behind a proxy that asks who connects.",
+        is_address=True,
+    )
 
 
 def _listener(settings: Settings, name: str, address: str, protocol: str) -> Iterator[Exposure]:

@@ -10,7 +10,8 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 def open_address_lines(config: BrokerConfig) -> list[str]:
     """One line for each open address; none if every address is of this machine or asks who connects."""
-    if not config.metrics_listener and all(endpoint.host in LOCAL_HOSTS for endpoint in config.endpoints):
+    is_local = all(endpoint.host in LOCAL_HOSTS for endpoint in config.endpoints)
+    if is_local and not config.metrics_listener and not config.console_listener:
         return []
     from tidelog.security.exposure import SETTINGS, open_addresses
 

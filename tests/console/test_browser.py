@@ -1,0 +1,209 @@
+"""The pages in a real browser: what people see and press, in both themes and at a phone's width."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.console import axe
+from tests.console.site import Site
+from tidelog import Consumer
+from tidelog.testing import Broker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium"),
+]
+PAGES = (
+    "",
+    "/topics",
+    "/new-topic",
+    "/topics/orders",
+    "/topics/orders/settings?all=1",
+    "/topics/orders/groups",
+    "/cluster",
+    "/cluster/log-dirs",
+    "/cluster/configs?show=all",
+    "/cluster/reassign?preview=1",
+    "/cluster/connections",
+    "/topics/no-such-topic",
+)
+HOSTILE_GROUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Site]:
+    with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
+        broker.create_topic("orders", 3)
+        broker.create_topic("payments", 1, {"cleanup_policy": "compact"})
+        broker.produce("orders", *(b"x" for _ in range(50)))
+        address = broker.bootstrap_servers
+        with Consumer(
+            bootstrap_servers=address, group_id=HOSTILE_GROUP, enable_auto_commit=False
+        ) as consumer:
+            consumer.commit({("orders", 0): 1})
+        yield site
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, shown: Site) -> Iterator[Page]:
+    """A page of its own browser profile; a line in the browser's console or an alert fails the test."""
+    context = browser.new_context(base_url=shown.url, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    problems = watched(page)
+    yield page
+    context.close()
+    assert problems == []
+
+
+def watched(page: Page) -> list[str]:
+    problems: list[str] = []
+
+    def said(message: Any) -> None:
+        # The browser reports every answer with 4xx, such as that about a topic that does not exist.
+        if message.type in ("error", "warning") and "a status of 4" not in message.text:
+            problems.append(f"{page.url}: {message.text}")
+
+    page.on("console", said)
+    page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
+    page.on("dialog", lambda dialog: (problems.append(f"{page.url}: {dialog.message}"), dialog.dismiss()))
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
+)
+def test_no_page_has_a_serious_fault_of_accessibility(
+    browser: Browser, shown: Site, scheme: str, width: int
+) -> None:
+    if not axe.SCRIPT.is_file():
+        pytest.skip("needs axe-core, which `make test-browser` fetches by npm")
+    context = browser.new_context(
+        base_url=shown.url,
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if scheme == "dark" else "light",
+        bypass_csp=True,
+    )
+    page = context.new_page()
+    problems = watched(page)
+    faults: dict[str, list[str]] = {}
+    for path in PAGES:
+        page.goto(f"/clusters/local{path}")
+        page.add_script_tag(path=str(axe.SCRIPT))
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        serious = [
+            f"{fault['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
+            for fault in found["violations"]
+            if fault["impact"] in ("serious", "critical")
+            for node in fault["nodes"]
+        ]
+        if serious:
+            faults[path] = serious
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{path} is {wide} pixels wider than the window"
+    context.close()
+    assert faults == {}
+    assert problems == []
+
+
+def test_the_charts_move(page: Page, shown: Site) -> None:
+    from playwright.sync_api import expect
+
+    page.goto("/clusters/local")
+    page.wait_for_selector(".chart canvas")
+    shown.broker.produce("payments", *(b"x" for _ in range(50)), key=b"k")
+    expect(page.locator(".chart").first).to_have_attribute(
+        "aria-label", re.compile("now [1-9]"), timeout=30_000
+    )
+
+
+def test_a_topic_is_made_changed_and_deleted(page: Page) -> None:
+    page.goto("/clusters/local/topics")
+    page.keyboard.press("n")
+    page.get_by_label("Name").fill("made")
+    page.get_by_label("Partitions").fill("2")
+    page.get_by_role("button", name="Create").click()
+    page.get_by_role("link", name="made", exact=True).click()
+    page.get_by_role("button", name="Add partitions").click()
+    page.get_by_label("Partitions in all").fill("4")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.wait_for_selector("tbody tr:nth-child(4)")
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_role("button", name="Edit cleanup.policy").click()
+    page.get_by_label("Value").fill("nonsense")
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_selector("#setting .error")
+    page.get_by_label("Value").fill("compact")
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_selector("text=The 1 of")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_label("to confirm").last.fill("wrong")
+    page.get_by_role("button", name="Delete the topic").click()
+    page.wait_for_selector("#delete .error")
+    page.get_by_label("to confirm").last.fill("made")
+    page.get_by_role("button", name="Delete the topic").click()
+    page.wait_for_url("**/topics")
+    assert page.get_by_role("link", name="made", exact=True).count() == 0
+
+
+def test_everything_is_reached_by_keys(page: Page) -> None:
+    page.goto("/clusters/local")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url("**/topics")
+    page.keyboard.press("/")
+    page.keyboard.type("orde")
+    page.wait_for_url("**search=orde*")
+    assert page.locator("tbody tr").count() == 1
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/topics/orders")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("paym")
+    page.wait_for_selector("#palette-results a:has-text('payments')")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/topics/payments")
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+
+
+def test_the_theme_and_favourites_stay(page: Page) -> None:
+    page.goto("/clusters/local/topics")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("d")
+    page.get_by_role("button", name="Favourite orders").click()
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.get_by_role("button", name="★ Favourites").click()
+    page.wait_for_url("**only=orders*")
+    assert page.locator("tbody tr").count() == 1
+
+
+def test_hostile_names_are_text(page: Page) -> None:
+    page.goto("/clusters/local/topics/orders/groups")
+    assert page.get_by_role("link", name=HOSTILE_GROUP).count() == 1
+    page.goto("/clusters/local/topics")
+    assert page.locator("main img").count() == 0
+    page.goto('/clusters/local/topics?search="><script>alert(1)</script>')
+    page.wait_for_selector("text=No topic fits")

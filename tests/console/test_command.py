@@ -1,0 +1,87 @@
+"""`tidelog console`: the pages for clusters whose memory the console cannot read."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.console.site import Site
+from tests.support.wait import eventually
+from tidelog.console.access import Access
+from tidelog.console.clusters import Cluster, Clusters
+from tidelog.console.server import ConsoleServer
+
+
+@pytest.fixture(scope="module")
+def other(site: Site) -> Iterator[httpx.Client]:
+    """A console beside the broker, with a second cluster that does not answer."""
+    site.broker.create_topic("elsewhere", 2)
+    site.broker.produce("elsewhere", b"a", b"b", b"c")
+
+    def clusters() -> Clusters:
+        here = Cluster("here", {"bootstrap.servers": site.broker.bootstrap_servers})
+        gone = {"bootstrap.servers": "127.0.0.1:1", "default.api.timeout.ms": 300, "request.timeout.ms": 100}
+        return Clusters([here, Cluster("gone", gone, colour="rose", read_only=True)])
+
+    server = ConsoleServer("127.0.0.1", 0, clusters, Access())
+    server.start()
+    try:
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            yield client
+    finally:
+        server.close()
+
+
+def test_counts_by_offsets_are_marked(other: httpx.Client) -> None:
+    topic = other.get("/api/clusters/here/topics/elsewhere").json()["topic"]
+    assert (topic["records"], topic["is_exact"], topic["records_per_s"]) == (3, False, None)
+    assert topic["bytes"] > 0
+    assert "~3" in other.get("/clusters/here/topics", params={"search": "elsewhere"}).text
+
+
+def test_every_page_works_without_a_local_broker(other: httpx.Client) -> None:
+    for path in ("", "/topics", "/topics/elsewhere", "/topics/elsewhere/settings", "/cluster"):
+        assert other.get(f"/clusters/here{path}").status_code == 200
+    assert "console.listener" in other.get("/clusters/here/cluster/connections").text
+    assert other.get("/api/clusters/here/connections").status_code == 501
+
+
+def test_clusters_stand_side_by_side(other: httpx.Client) -> None:
+    listed = other.get("/api/clusters").json()["clusters"]
+    assert [(item["name"], item["colour"]) for item in listed] == [("here", "teal"), ("gone", "rose")]
+    assert 'href="/clusters/gone"' in other.get("/clusters/here").text
+
+
+def test_a_cluster_that_does_not_answer_says_so(other: httpx.Client) -> None:
+    page = other.get("/clusters/gone/topics")
+    assert page.status_code in (502, 504)
+    assert "The cluster does not answer" in page.text
+    assert "error" in other.get("/api/clusters/gone/topics").json()
+
+
+def test_a_read_only_cluster_refuses_changes_and_offers_none(other: httpx.Client) -> None:
+    refused = httpx.post(f"{other.base_url}api/clusters/gone/topics", json={"name": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "READ_ONLY")
+
+
+def test_the_command_prints_its_address_and_ends_with_a_signal() -> None:
+    command = [sys.executable, "-m", "tidelog", "console", "--bootstrap-server", "127.0.0.1:1"]
+    process = subprocess.Popen(
+        [*command, "--listener", "127.0.0.1:0", "--read-only"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert found is not None
+        listed = eventually(lambda: httpx.get(f"{found[0]}/api/clusters").json(), "the console answers")
+        assert listed["clusters"][0]["name"] == "cluster"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        process.stdout.close()
