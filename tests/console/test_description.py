@@ -34,6 +34,10 @@ def test_the_api_answers_as_it_describes(site: Site) -> None:
             case.path_parameters["cluster"] = "local"
             if "topic" in case.path_parameters and len(case.path_parameters["topic"]) % 2:
                 case.path_parameters["topic"] = "described"
+            if isinstance(case.body, dict):
+                for name in ("partitions", "total"):  # thousands of partitions take long to make
+                    if isinstance(case.body.get(name), int):
+                        case.body[name] = min(case.body[name], 2)
             response = case.call(base_url=site.url)
             assert response.status_code < 500 or response.status_code in (501, 504), response.text
             case.validate_response(

@@ -47,18 +47,17 @@ async def overview(call: Call[None, None]) -> Overview:
     """The health of the cluster and its most important figures."""
     snapshot = await call.cluster.snapshot()
     figures = None if call.cluster.local is None else await call.cluster.local.figures()
-    topics = [topic for topic in snapshot.topics.values() if not topic.is_internal]
-    sizes = [topic.size for topic in snapshot.topics.values()]
+    totals = snapshot.totals
     return Overview(
         cluster_id=snapshot.cluster_id,
         controller=snapshot.controller,
         brokers=len(snapshot.brokers),
-        topics=len(topics),
-        partitions=sum(len(topic.partitions) for topic in snapshot.topics.values()),
+        topics=totals.topics,
+        partitions=totals.partitions,
         groups=len(snapshot.groups),
-        records=sum(topic.records or 0 for topic in topics),
-        records_are_exact=all(topic.is_exact for topic in topics),
-        bytes=None if None in sizes else sum(size or 0 for size in sizes),
+        records=totals.records,
+        records_are_exact=totals.is_exact,
+        bytes=totals.size,
         connections=None if figures is None else figures.connections,
         health=health_of(snapshot, figures),
         latency=[]

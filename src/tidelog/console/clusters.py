@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 SNAPSHOT_SECONDS: Final = 1.0
 """The age up to which a snapshot is used again."""
 
-STALE_SECONDS: Final = 3.0
-"""The age up to which a snapshot still answers while the next one is made."""
+SNAPSHOT_SHARE: Final = 20
+"""A snapshot of a large cluster is used longer: making it takes at most this share of the time."""
+
+MOST_FRESH_SECONDS: Final = 5.0
+
+STALE_SECONDS: Final = 2.0
+"""For so long after that a snapshot still answers while the next one is made."""
 
 API_TIMEOUT_MS: Final = 10_000
 """How long a page waits for a cluster that does not answer."""
@@ -46,6 +51,7 @@ class Cluster:
         self._admin: AsyncAdmin | None = None
         self._snapshot: ClusterSnapshot | None = None
         self._snapshot_at = 0.0
+        self._fresh_seconds = SNAPSHOT_SECONDS
         self._making: asyncio.Task[ClusterSnapshot] | None = None
         self._history: History | None = None
 
@@ -58,19 +64,19 @@ class Cluster:
         return self._admin
 
     async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
-        """The cluster at most about a second ago; `fresh` makes a new snapshot.
+        """The cluster a moment ago; `fresh` makes a new snapshot.
 
-        A snapshot of up to STALE_SECONDS answers at once while the next one is made. Raises the KafkaError of
-        a cluster that cannot be reached.
+        An older snapshot answers at once while the next one is made. Raises the KafkaError of a cluster that
+        cannot be reached.
         """
         age = time.monotonic() - self._snapshot_at
-        if not fresh and self._snapshot is not None and age < SNAPSHOT_SECONDS:
+        if not fresh and self._snapshot is not None and age < self._fresh_seconds:
             return self._snapshot
         if fresh and self._making is not None:
             await asyncio.wait([self._making])  # it may have begun before the change
         if self._making is None:
             self._making = asyncio.create_task(self._make_snapshot())
-        if not fresh and self._snapshot is not None and age < STALE_SECONDS:
+        if not fresh and self._snapshot is not None and age < self._fresh_seconds + STALE_SECONDS:
             self._making.add_done_callback(_ignore_failure)
             return self._snapshot
         return await asyncio.shield(self._making)
@@ -86,6 +92,8 @@ class Cluster:
         try:
             snapshot = await read_snapshot(self)
             self._snapshot, self._snapshot_at = snapshot, began
+            took = time.monotonic() - began
+            self._fresh_seconds = min(max(SNAPSHOT_SECONDS, took * SNAPSHOT_SHARE), MOST_FRESH_SECONDS)
             return snapshot
         finally:
             self._making = None

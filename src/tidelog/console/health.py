@@ -36,13 +36,7 @@ def health_of(snapshot: ClusterSnapshot, figures: BrokerFigures | None) -> Healt
         reasons.append(
             Reason("error", "NO_CONTROLLER", "The cluster has no controller: nothing can be changed.")
         )
-    offline, under = [], []
-    for topic in snapshot.topics.values():
-        for partition in topic.partitions:
-            if partition.is_offline:
-                offline.append(f"{topic.name}-{partition.index}")
-            elif partition.is_under_replicated:
-                under.append(f"{topic.name}-{partition.index}")
+    offline, under = snapshot.totals.offline, snapshot.totals.under_replicated
     if offline:
         text = (
             f"{_partitions(len(offline))} without a leader, neither readable nor writable: {_some(offline)}."

@@ -139,6 +139,19 @@ class GroupSnapshot:
 
 
 @dataclass(slots=True)
+class Totals:
+    """Sums over all topics; `records` and `topics` without internal topics, `size` None if one is unknown."""
+
+    topics: int = 0
+    partitions: int = 0
+    records: int = 0
+    is_exact: bool = True
+    size: int | None = 0
+    offline: list[str] = field(default_factory=list)
+    under_replicated: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class ClusterSnapshot:
     """The cluster at one moment. `notes` says in sentences what could not be read."""
 
@@ -149,6 +162,16 @@ class ClusterSnapshot:
     groups: dict[str, GroupSnapshot]
     taken_ms: int
     notes: list[str] = field(default_factory=list)
+    _totals: Totals | None = None
+
+    @property
+    def totals(self) -> Totals:
+        """The sums, computed once: many pages show them."""
+        if self._totals is None:
+            self._totals = totals = Totals()
+            for topic in self.topics.values():
+                _add(totals, topic)
+        return self._totals
 
     def add_lags(self) -> None:
         """Compute the lag of each group in each topic, and list the groups of each topic."""
@@ -166,3 +189,18 @@ class ClusterSnapshot:
             group.lags = lags
             for name, lag in lags.items():
                 self.topics[name].groups.append(TopicGroup(group.group_id, lag))
+
+
+def _add(totals: Totals, topic: TopicSnapshot) -> None:
+    totals.partitions += len(topic.partitions)
+    if not topic.is_internal:
+        totals.topics += 1
+        totals.records += topic.records or 0
+        totals.is_exact = totals.is_exact and topic.is_exact
+    size = topic.size
+    totals.size = None if size is None or totals.size is None else totals.size + size
+    for partition in topic.partitions:
+        if partition.is_offline:
+            totals.offline.append(f"{topic.name}-{partition.index}")
+        elif partition.is_under_replicated:
+            totals.under_replicated.append(f"{topic.name}-{partition.index}")
