@@ -252,7 +252,7 @@ class ProducedAnswer(Struct):
 async def produce_record(call: Call[None, NewRecordBody]) -> ProducedAnswer:
     """Produce a record."""
     body, topic = call.body, call.path["topic"]
-    await reader_of(call.cluster, topic).partitions()  # a topic that is missing is not made
+    await check_target(call, topic, body.partition)
     record = NewRecord(
         None if body.key is None else _bytes(body.key, body.key_encoding, "key"),
         None if body.is_tombstone else _bytes(body.value, body.value_encoding, "value"),
@@ -262,6 +262,13 @@ async def produce_record(call: Call[None, NewRecordBody]) -> ProducedAnswer:
     )
     (written,) = await produce(call.cluster.client_settings, topic, [record], codec=body.codec)
     return ProducedAnswer(topic, written.partition, written.offset)
+
+
+async def check_target(call: Call[Any, Any], topic: str, partition: int | None) -> None:
+    """Raise if a topic or a partition does not exist: a producer would make the topic, or wait."""
+    known = await reader_of(call.cluster, topic).partitions()
+    if partition is not None and partition not in known:
+        raise bad(ValueError(f"topic {topic} has no partition {partition}; it has {len(known)}"))
 
 
 def _bytes(text: str, encoding: Encoding, what: str) -> bytes:
@@ -303,10 +310,9 @@ async def replay_record(call: Call[None, ReplayBody]) -> ProducedAnswer:
     if found is None:
         raise not_found(f"The record {topic}-{partition} at offset {offset}")
     target = body.target or topic
-    if target != topic:
-        if not call.access.may(call.principal, "records.produce", f"topic:{target}"):
-            raise ApiError(403, "FORBIDDEN", f"You may not produce to topic {target}.")
-        await reader_of(call.cluster, target).partitions()
+    if target != topic and not call.access.may(call.principal, "records.produce", f"topic:{target}"):
+        raise ApiError(403, "FORBIDDEN", f"You may not produce to topic {target}.")
+    await check_target(call, target, body.partition)
     try:
         written = await replay(
             call.cluster.client_settings,
@@ -345,7 +351,6 @@ class PartitionCount(Struct):
 async def import_records(call: Call[None, ImportBody]) -> ImportAnswer:
     """Produce the records of a file. Nothing is produced if a row is wrong."""
     body, topic = call.body, call.path["topic"]
-    await reader_of(call.cluster, topic).partitions()
     format = ExportFormat(body.format)
     try:
         data = (
@@ -358,6 +363,7 @@ async def import_records(call: Call[None, ImportBody]) -> ImportAnswer:
         raise bad(error) from None
     if not records:
         raise bad(ValueError("the file has no records"))
+    await check_target(call, topic, max((record.partition or 0 for record in records), default=0))
     written = await produce(call.cluster.client_settings, topic, records, codec="lz4")
     counts = Counter(found.partition for found in written)
     return ImportAnswer(

@@ -19,7 +19,7 @@ from tidelog.console.api_records import (
 )
 from tidelog.console.api_topics import find_topic, topic_item
 from tidelog.console.errors import ApiError
-from tidelog.console.pages import Page, View
+from tidelog.console.pages import Page, TopicTab, View
 from tidelog.console.record_items import pretty, record_item, visible
 from tidelog.console.record_queries import (
     RecordsQuery,
@@ -114,8 +114,6 @@ async def live_page(view: View) -> Response:
     async def events() -> AsyncIterator[tuple[str, str]]:
         read = matched = skipped = 0
         async for event in browser.tail(wanted):
-            if await view.request.is_disconnected():
-                return
             read, skipped = read + event.read, skipped + event.skipped
             matched += len(event.records)
             if event.records:
@@ -263,6 +261,10 @@ async def analysis_page(view: View) -> Response:
     )
 
 
+TOPIC_TABS = (
+    TopicTab("messages", "Messages", "/messages"),
+    TopicTab("analysis", "Analysis", "/analysis"),
+)
 PAGES = (
     Page("/topics/{topic}/messages", messages_page, "records.view"),
     Page("/topics/{topic}/messages/live", live_page, "records.view"),

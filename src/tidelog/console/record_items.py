@@ -9,7 +9,7 @@ from msgspec import Struct
 from tidelog.console.records.decoder import Decoded
 from tidelog.console.records.log_record import ShownRecord
 
-PREVIEW = 20_000
+PREVIEW = 5000
 """Characters of a key or value in a list of records; one record alone is whole."""
 MAX_HEADERS = 200
 # Marks that turn the direction of text: a value must not rearrange the page around it.

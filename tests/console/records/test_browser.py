@@ -81,6 +81,20 @@ def test_paging_forward_ends_at_the_newest(topic: str, with_reader: WithReader[l
     assert with_reader(topic, read) == list(range(300))
 
 
+def test_a_full_answer_does_not_hide_partitions(
+    topic: str, with_reader: WithReader[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker fills an answer up to a size, and returns the other partitions empty."""
+    monkeypatch.setattr("tidelog.console.records.topic_reader.REQUEST_BYTES", 1)
+
+    async def read(reader: TopicReader) -> None:
+        for start in (NEWEST, OLDEST):
+            page = await browser(reader).page(start, 300)
+            assert sorted(numbers(page)) == list(range(300))
+
+    with_reader(topic, read)
+
+
 def test_a_page_back_and_forth_is_the_same_page(topic: str, with_reader: WithReader[None]) -> None:
     async def read(reader: TopicReader) -> None:
         first = await browser(reader).page(NEWEST, 20)

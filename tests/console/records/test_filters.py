@@ -182,7 +182,7 @@ def test_a_dry_run_says_the_error_and_a_scan_counts_it() -> None:
     found = RecordFilter(expression="record.value.missing == 1")
     assert found.test(record()).error == "no such key: 'missing' (character 14)"
     assert not found.matches(record())
-    assert (found.errors, found.first_error.partition(":")[0]) == (1, "offset 1234")
+    assert (found.errors, found.first_error.partition(":")[0]) == (1, "partition 2, offset 1234")
     assert RecordFilter(expression="record.offset").test(record()).error == (
         "the filter gives int; expected true or false"
     )

@@ -136,3 +136,13 @@ def test_a_rule_gives_topics_their_decoder_and_schema(tmp_path: Path) -> None:
     assert rules.view("other").show(LogRecord("other", 0, 0, 0, b"a", b"b")).value.kind == "text"
     with pytest.raises(RulesError, match="No such file"):
         RecordRules.load(tmp_path / "missing.json")
+
+
+def test_the_example_of_the_documentation_is_valid() -> None:
+    page = (Path(__file__).parent.parent.parent.parent / "docs" / "console.md").read_text()
+    example = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    rules = RecordRules.parse({"masks": example["masks"]}, Path())
+    found = rules.view("users").show(LogRecord("users", 0, 0, 0, None, RAW)).value.value
+    assert isinstance(found, dict)
+    assert found["email"] == "xxx@xxxxxxx.xxx"
+    assert all({"topic", "value", "valueSchema"} <= entry.keys() for entry in example["decoders"])

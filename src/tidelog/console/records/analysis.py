@@ -26,6 +26,7 @@ MAX_RUNNING = 2
 MAX_KEPT = 50
 MAX_HOURS = 24 * 366 * 5
 HOUR_MS = 3_600_000
+CHUNK_BYTES = 256 << 10
 REST = 0.5
 """Between two chunks an analysis rests for this part of the time that the last one took."""
 
@@ -181,7 +182,7 @@ class Analyses:
         analysis.offsets = sum(found.end - found.start for found in ranges.values())
         analysis.partitions = {index: PartStatistics() for index in ranges}
         loop = asyncio.get_running_loop()
-        async for chunk, end in scan(reader, ranges):
+        async for chunk, end in scan(reader, ranges, CHUNK_BYTES):
             began = loop.time()
             take_chunk(analysis, chunk, end)
             analysis.offsets_read += max(0, min(chunk.next_offset, end) - chunk.fetched)

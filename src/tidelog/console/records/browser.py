@@ -332,10 +332,12 @@ class _ForwardMerge(_Merge):
             return
         chunks = await self._reader.fetch({index: self._next[index] for index in empty}, self._bytes)
         self._bytes = MORE_BYTES
+        # A broker leaves partitions empty when the answer is full: the next request begins with them.
+        stuck = all(chunk.next_offset <= chunk.fetched for chunk in chunks.values())
         for index, chunk in chunks.items():
             self._budget.bytes += chunk.size
             self._read[index] = chunk.records(self._bounds[index], control=self._control)
-            if chunk.next_offset <= self._next[index] and not chunk.size:
+            if stuck and chunk.next_offset <= self._next[index]:
                 self._close(index)  # the rest of the log was truncated
             self._next[index] = max(self._next[index], chunk.next_offset)
 
@@ -386,11 +388,11 @@ class _BackwardMerge(_Merge):
         at = dict(lows)
         while at:
             chunks = await self._reader.fetch(at, self._bytes)
+            stuck = all(chunk.next_offset <= chunk.fetched for chunk in chunks.values())
             for index, chunk in chunks.items():
                 self._budget.bytes += chunk.size
                 sizes[index] += chunk.size
                 found[index].extend(chunk.records(tops[index], control=self._control))
-                stuck = chunk.next_offset <= at[index]
                 at[index] = chunk.next_offset
                 if stuck or at[index] >= tops[index]:
                     del at[index]

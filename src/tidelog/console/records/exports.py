@@ -6,6 +6,7 @@ null, any other name is that of the decoder. Masked records leave masked.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -89,6 +90,7 @@ async def export(
             if len(rows) >= ROWS:
                 yield writer.rows(rows)
                 rows = []
+                await asyncio.sleep(0)
             if not left:
                 break
         if not left:

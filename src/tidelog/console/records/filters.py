@@ -70,7 +70,8 @@ class RecordFilter:
         verdict = self.test(shown)
         if verdict.error:
             self.errors += 1
-            self.first_error = self.first_error or f"offset {shown.record.offset}: {verdict.error}"
+            place = f"partition {shown.record.partition}, offset {shown.record.offset}"
+            self.first_error = self.first_error or f"{place}: {verdict.error}"
         return verdict.matches
 
     def test(self, shown: ShownRecord) -> Verdict:

@@ -23,6 +23,15 @@ KNOWN = {
 }  # fmt: skip
 
 
+PRODUCER_SETTINGS: dict[str, object] = {
+    "acks": "all",
+    "client.id": "tidelog-console",
+    "max.block.ms": 10_000,
+    "request.timeout.ms": 10_000,
+    "delivery.timeout.ms": 20_000,
+}
+
+
 class ImportFailed(ValueError):
     """The file cannot be imported; the message names the row."""
 
@@ -175,7 +184,7 @@ async def produce(
     settings: Mapping[str, object], topic: str, records: Iterable[NewRecord], *, codec: str = "none"
 ) -> list[Produced]:
     """Write records in order, and wait until all are written. Raises the error of the first that is not."""
-    given = {**settings, "acks": "all", "compression.type": codec, "client.id": "tidelog-console"}
+    given = {**PRODUCER_SETTINGS, **settings, "compression.type": codec}
     async with AsyncProducer[bytes, bytes](given) as producer:
         futures = [
             await producer.send(

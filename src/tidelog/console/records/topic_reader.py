@@ -208,19 +208,20 @@ class TopicReader:
         self.topic = topic
 
     async def partitions(self) -> list[int]:
-        """The indexes of the partitions. Raises UnknownTopicOrPartition."""
-        return sorted((await self._view()).partitions)
+        """The indexes of the partitions at present. Raises UnknownTopicOrPartition."""
+        return sorted((await self._refreshed()).partitions)
 
     async def _view(self) -> TopicView:
-        await self._admin.start()
         found = self._client.view.topics.get(self.topic)
-        if found is not None:
-            self._client.want((self.topic,))
-            return found
+        return await self._refreshed() if found is None else found
+
+    async def _refreshed(self) -> TopicView:
         # A topic that does not exist is asked for once, and not again and again.
         deadline = self._admin.driver.deadline(ANSWER_SECONDS)
         answer = await self._admin.driver.metadata([self.topic], deadline)
         code = answer.topics[0].error_code if answer.topics else UnknownTopicOrPartition.code
+        if code == UnknownTopicOrPartition.code:
+            raise UnknownTopicOrPartition(f"The topic {self.topic} does not exist.")
         if code:
             raise error_class(code)(f"the topic {self.topic} cannot be read: {error_class(code)()}")
         return await self._client.topic(self.topic, timeout=ANSWER_SECONDS)
@@ -239,7 +240,8 @@ class TopicReader:
 
     async def _retried(self, error: KafkaError, attempt: int) -> None:
         """Wait before the next attempt; raises the error if there is none."""
-        if not error.retriable or attempt + 1 >= ATTEMPTS:
+        is_gone = isinstance(error, UnknownTopicOrPartition) and self.topic not in self._client.view.topics
+        if is_gone or not error.retriable or attempt + 1 >= ATTEMPTS:
             raise error
         self._client.request_refresh((self.topic,))
         await asyncio.sleep(PAUSE_SECONDS * (attempt + 1))
