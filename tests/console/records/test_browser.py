@@ -24,6 +24,12 @@ RULES = RecordRules()
 NEWEST, OLDEST = Start(StartKind.NEWEST), Start(StartKind.OLDEST)
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages do not end by time on a busy machine."""
+    monkeypatch.setattr("tidelog.console.records.browser.Limits", lambda: Limits(seconds=600))
+
+
 @pytest.fixture(scope="module")
 def topic(broker: Broker) -> str:
     """300 records in 3 partitions, a record each minute, round robin, in batches of ten."""
@@ -180,7 +186,9 @@ def test_a_search_ends_at_its_limits_and_continues(topic: str, with_reader: With
         progress = [0.0]
         while where is not None:
             wanted = RecordFilter(expression="record.value.n % 100 == 99")
-            page = await browser(reader).page(where, 10, wanted=wanted, limits=Limits(records=120))
+            page = await browser(reader).page(
+                where, 10, wanted=wanted, limits=Limits(records=120, seconds=600)
+            )
             found += numbers(page)
             where = page.following
             progress.append(page.progress)
