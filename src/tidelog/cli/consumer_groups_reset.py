@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -18,17 +18,29 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.flags import WrongUsage
-from tidelog.errors import GroupIdNotFound, LeaderNotAvailable, UnknownTopicOrPartition
+from tidelog.clients.offset_reset import (
+    INACTIVE,
+    Current,
+    Earliest,
+    Latest,
+    NoCommittedOffset,
+    ShiftBy,
+    Target,
+    ToOffset,
+    ToOffsets,
+    ToTime,
+    plan_reset,
+    run_plan,
+)
+from tidelog.clients.offset_reset import check_partitions as check_described
+from tidelog.errors import GroupIdNotFound
 from tidelog.partitions import PartitionKey
-from tidelog.protocol.offset_specs import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from tidelog.clients.admin import Admin, OffsetAndMetadata
+    from tidelog.clients.admin import Admin
 
 Plan = dict[PartitionKey, int]
 
-NO_OFFSET = -1  # the answer for a time after the last record
-INACTIVE = ("Empty", "Dead")
 # As in Kafka's tool, exported plans quote a name that is longer or has a character below "-".
 LONGEST_BARE_NAME = 24
 
@@ -89,7 +101,7 @@ def reset_offsets(admin: Admin, group_ids: list[str], spec: ResetSpec) -> None:
 
 
 class Planner:
-    """Computes the new offsets of one group."""
+    """Computes the new offsets of one group, and prints a warning where they differ from the wanted ones."""
 
     def __init__(self, admin: Admin, spec: ResetSpec, group_id: str) -> None:
         self._admin = admin
@@ -102,57 +114,15 @@ class Planner:
             return self._from_file(spec.from_file)
         partitions = self._partitions()
         check_partitions(self._admin, partitions)
-        if spec.to_offset is not None:
-            return self._within_log(dict.fromkeys(partitions, spec.to_offset))
-        if spec.to_earliest:
-            return self._log_offsets(partitions, EARLIEST)
-        if spec.to_latest:
-            return self._log_offsets(partitions, LATEST)
-        if spec.shift_by is not None:
-            return self._shifted(partitions, spec.shift_by)
-        if spec.to_datetime is not None:
-            return self._at_time(partitions, parse_datetime(spec.to_datetime))
-        if spec.by_duration is not None:
-            return self._at_time(partitions, int(time.time() * 1000) - parse_duration(spec.by_duration))
-        return self._current(partitions)
+        return self._planned(partitions, target_of(spec))
 
     def _partitions(self) -> list[PartitionKey]:
         if self._spec.all_topics:
-            return sorted(self._committed())
+            return sorted(self._admin.list_consumer_group_offsets([self._group_id])[self._group_id])
         found = [
             partition for topic in self._spec.topics for partition in topic_partitions(self._admin, topic)
         ]
         return list(dict.fromkeys(found))
-
-    def _committed(self) -> Mapping[PartitionKey, OffsetAndMetadata]:
-        return self._admin.list_consumer_group_offsets([self._group_id])[self._group_id]
-
-    def _shifted(self, partitions: list[PartitionKey], by: int) -> Plan:
-        committed = self._committed()
-        for topic, index in partitions:
-            if (topic, index) not in committed:
-                raise WrongUsage(
-                    f"Cannot shift offset for partition {topic}-{index} since there is no current "
-                    "committed offset"
-                )
-        return self._within_log({partition: committed[partition].offset + by for partition in partitions})
-
-    def _current(self, partitions: list[PartitionKey]) -> Plan:
-        committed = self._committed()
-        here = {partition: committed[partition].offset for partition in partitions if partition in committed}
-        return here | self._log_offsets(
-            [partition for partition in partitions if partition not in here], LATEST
-        )
-
-    def _at_time(self, partitions: list[PartitionKey], timestamp: int) -> Plan:
-        # In ListOffsets negative times have special meanings; time 0 finds the first record, too.
-        plan = self._log_offsets(partitions, max(0, timestamp))
-        later = [partition for partition, offset in plan.items() if offset == NO_OFFSET]
-        for topic, index in later:
-            click.echo(
-                f"\nWarn: Partition {index} from topic {topic} is empty. Falling back to latest known offset."
-            )
-        return plan | self._log_offsets(later, LATEST)
 
     def _from_file(self, name: str) -> Plan:
         group_id = self._group_id
@@ -161,27 +131,43 @@ class Planner:
             click.echo(f"\nError: No reset plan for group {group_id} found")
             return {}
         check_partitions(self._admin, plans[group_id])
-        return self._within_log(plans[group_id])
+        return self._planned(list(plans[group_id]), ToOffsets(plans[group_id]))
 
-    def _within_log(self, wanted: Plan) -> Plan:
-        first = self._log_offsets(wanted, EARLIEST)
-        end = self._log_offsets(wanted, LATEST)
-        plan: Plan = {}
-        for (topic, index), offset in wanted.items():
-            partition = (topic, index)
-            plan[partition] = max(first[partition], min(end[partition], offset))
-            if plan[partition] != offset:
-                which = "higher than latest" if offset > plan[partition] else "lower than earliest"
-                click.echo(
-                    f"WARN New offset ({offset}) is {which} offset for topic partition {topic}-{index}. "
-                    f"Value will be set to {plan[partition]}",
-                    err=True,
-                )
-        return plan
+    def _planned(self, partitions: list[PartitionKey], target: Target) -> Plan:
+        try:
+            plan = run_plan(self._admin, plan_reset(self._group_id, partitions, target))
+        except NoCommittedOffset as error:
+            raise WrongUsage(str(error)) from None
+        for topic, index in plan.no_later_record:
+            click.echo(
+                f"\nWarn: Partition {index} from topic {topic} is empty. Falling back to latest known offset."
+            )
+        for (topic, index), offset in plan.outside.items():
+            nearest = plan.offsets[topic, index]
+            which = "higher than latest" if offset > nearest else "lower than earliest"
+            click.echo(
+                f"WARN New offset ({offset}) is {which} offset for topic partition {topic}-{index}. "
+                f"Value will be set to {nearest}",
+                err=True,
+            )
+        return plan.offsets
 
-    def _log_offsets(self, partitions: Collection[PartitionKey], timestamp: int) -> Plan:
-        found = self._admin.list_offsets(dict.fromkeys(partitions, timestamp))
-        return {partition: info.offset for partition, info in found.items()}
+
+def target_of(spec: ResetSpec) -> Target:
+    """The target that the flags name; the current offsets if they name none."""
+    if spec.to_offset is not None:
+        return ToOffset(spec.to_offset)
+    if spec.to_earliest:
+        return Earliest()
+    if spec.to_latest:
+        return Latest()
+    if spec.shift_by is not None:
+        return ShiftBy(spec.shift_by)
+    if spec.to_datetime is not None:
+        return ToTime(parse_datetime(spec.to_datetime))
+    if spec.by_duration is not None:
+        return ToTime(int(time.time() * 1000) - parse_duration(spec.by_duration))
+    return Current()
 
 
 def split_topic(text: str) -> tuple[str, list[int] | None]:
@@ -208,17 +194,7 @@ def topic_partitions(admin: Admin, text: str) -> list[PartitionKey]:
 
 def check_partitions(admin: Admin, partitions: Iterable[PartitionKey]) -> None:
     wanted = list(partitions)
-    there = {
-        (topic.name, partition.partition): partition
-        for topic in admin.describe_topics({topic for topic, _ in wanted}).values()
-        for partition in topic.partitions
-    }
-    missing = [f"{topic}-{index}" for topic, index in wanted if (topic, index) not in there]
-    if missing:
-        raise UnknownTopicOrPartition(f'The partitions "{",".join(missing)}" do not exist')
-    leaderless = [f"{topic}-{index}" for topic, index in wanted if there[topic, index].leader is None]
-    if leaderless:
-        raise LeaderNotAvailable(f'The partitions "{",".join(leaderless)}" have no leader')
+    check_described(admin.describe_topics({topic for topic, _ in wanted}).values(), wanted)
 
 
 def print_plans(plans: Mapping[str, Plan]) -> None:
