@@ -38,8 +38,8 @@ def planned(target: Target, *partitions: PartitionKey, group_id: str = "billing"
         while True:
             lookup = steps.send(answer(lookup))
     except StopIteration as end:
-        assert isinstance(end.value, ResetPlan)
-        return end.value
+        plan: ResetPlan = end.value
+        return plan
 
 
 def answer(lookup: Lookup) -> Offsets:
