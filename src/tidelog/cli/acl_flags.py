@@ -14,6 +14,7 @@ from tidelog.security.acl import (
     PatternType,
     ResourcePattern,
 )
+from tidelog.security.acl_templates import CONSUMER_OPERATIONS, PRODUCER_OPERATIONS
 from tidelog.security.operations import CLUSTER_NAME, OPERATIONS_OF, AclOperation, AclResourceType, title
 
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
@@ -22,15 +23,6 @@ DELEGATION_TOKEN = AclResourceType.DELEGATION_TOKEN
 
 PATTERNS = {kind.name.lower(): kind for kind in PatternType if kind is not PatternType.UNKNOWN}
 OPERATIONS = {operation.name.replace("_", ""): operation for operation in AclOperation if operation > 1}
-
-PRODUCER_OPERATIONS = {
-    TOPIC: (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE),
-    TRANSACTIONAL_ID: (AclOperation.WRITE, AclOperation.DESCRIBE),
-}
-CONSUMER_OPERATIONS = {
-    TOPIC: (AclOperation.READ, AclOperation.DESCRIBE),
-    GROUP: (AclOperation.READ,),
-}
 
 Rules = dict[ResourcePattern, dict[AccessControlEntry, None]]
 

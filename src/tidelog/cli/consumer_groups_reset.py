@@ -6,7 +6,6 @@ for several.
 
 from __future__ import annotations
 
-import csv
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -31,8 +30,10 @@ from tidelog.clients.offset_reset import (
     ToTime,
     plan_reset,
     run_plan,
+    split_topic,
 )
 from tidelog.clients.offset_reset import check_partitions as check_described
+from tidelog.clients.reset_plan_csv import NegativeOffset, exported, parse_plans
 from tidelog.errors import GroupIdNotFound
 from tidelog.partitions import PartitionKey
 
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from tidelog.clients.admin import Admin
 
 Plan = dict[PartitionKey, int]
-
-# As in Kafka's tool, exported plans quote a name that is longer or has a character below "-".
-LONGEST_BARE_NAME = 24
 
 _DURATION = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?"
@@ -126,7 +124,10 @@ class Planner:
 
     def _from_file(self, name: str) -> Plan:
         group_id = self._group_id
-        plans = parse_plans(Path(name).read_text(), group_id if self._spec.one_group else None)
+        try:
+            plans = parse_plans(Path(name).read_text(), group_id if self._spec.one_group else None)
+        except NegativeOffset as error:
+            raise WrongUsage(str(error)) from None
         if group_id not in plans:
             click.echo(f"\nError: No reset plan for group {group_id} found")
             return {}
@@ -170,19 +171,6 @@ def target_of(spec: ResetSpec) -> Target:
     return Current()
 
 
-def split_topic(text: str) -> tuple[str, list[int] | None]:
-    """A topic and its partitions from `orders:0,1`, or None for all from `orders`. Raises ValueError."""
-    topic, colon, indexes = text.partition(":")
-    if not colon:
-        return text, None
-    if not topic or not indexes or ":" in indexes:
-        raise ValueError(f"Invalid topic arg '{text}', expected topic name and partitions")
-    for index in indexes.split(","):
-        if not re.fullmatch(r"\d{1,9}", index, re.ASCII):
-            raise ValueError(f"Invalid partition '{index}' specified in topic arg '{text}'")
-    return topic, [int(index) for index in indexes.split(",")]
-
-
 def topic_partitions(admin: Admin, text: str) -> list[PartitionKey]:
     """The named partitions, or all partitions of a topic. Raises an error if the topic does not exist."""
     topic, indexes = split_topic(text)
@@ -206,43 +194,6 @@ def print_plans(plans: Mapping[str, Plan]) -> None:
         for (topic, index), offset in sorted(plan.items()):
             click.echo(f"\n{group_id:<{groups}} {topic:<{topics}} {index:<10} {offset}", nl=False)
     click.echo()
-
-
-def exported(plans: Mapping[str, Plan], *, with_group: bool) -> str:
-    return "".join(
-        f"{quoted(group_id) + ',' if with_group else ''}{quoted(topic)},{index},{offset}\n"
-        for group_id, plan in plans.items()
-        for (topic, index), offset in sorted(plan.items())
-    )
-
-
-def quoted(name: str) -> str:
-    if len(name) <= LONGEST_BARE_NAME and all(character >= "-" for character in name):
-        return name
-    return '"' + name.replace('"', '""') + '"'
-
-
-def parse_plans(text: str, only_group: str | None) -> dict[str, Plan]:
-    """The offsets of each group in a CSV file; a file for one group may leave out its id."""
-    rows = list(csv.reader(text.rstrip("\n").split("\n"), strict=True))
-    bare = only_group is not None and bool(rows) and len(rows[0]) == 3
-    plans: dict[str, Plan] = {}
-    for number, row in enumerate(rows, 1):
-        fields = [only_group or "", *row] if bare else row
-        if len(fields) != 4:
-            raise ValueError(
-                f"line {number} has {len(row)} columns; expected topic,partition,offset for one group, or "
-                "group,topic,partition,offset"
-            )
-        group_id, topic, index, offset = fields
-        if not re.fullmatch(r" *\d{1,9} *", index, re.ASCII):
-            raise ValueError(f"line {number}: {index!r} is not a partition")
-        if not re.fullmatch(r" *[-+]?\d{1,18} *", offset, re.ASCII):
-            raise ValueError(f"line {number}: {offset!r} is not an offset")
-        if int(offset) < 0:
-            raise WrongUsage(f"line {number}: offset {int(offset)} is negative")
-        plans.setdefault(group_id, {})[topic, int(index)] = int(offset)
-    return plans
 
 
 def parse_duration(text: str) -> int:

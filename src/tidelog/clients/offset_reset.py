@@ -6,6 +6,7 @@ and the asynchronous admin client share it, and tests need no broker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -213,3 +214,16 @@ def check_partitions(described: Iterable[TopicDescription], wanted: Iterable[Par
     leaderless = [f"{topic}-{index}" for topic, index in keys if there[topic, index].leader is None]
     if leaderless:
         raise LeaderNotAvailable(f'The partitions "{",".join(leaderless)}" have no leader')
+
+
+def split_topic(text: str) -> tuple[str, list[int] | None]:
+    """A topic and its partitions from `orders:0,1`, or None for all from `orders`. Raises ValueError."""
+    topic, colon, indexes = text.partition(":")
+    if not colon:
+        return text, None
+    if not topic or not indexes or ":" in indexes:
+        raise ValueError(f"Invalid topic arg '{text}', expected topic name and partitions")
+    for index in indexes.split(","):
+        if not re.fullmatch(r"\d{1,9}", index, re.ASCII):
+            raise ValueError(f"Invalid partition '{index}' specified in topic arg '{text}'")
+    return topic, [int(index) for index in indexes.split(",")]

@@ -49,6 +49,10 @@ class JwtValidator:
         """The rules have everything."""
 
     def validate(self, token: str) -> OAuthBearerToken:
+        return self.validated(token)[0]
+
+    def validated(self, token: str) -> tuple[OAuthBearerToken, dict[str, object]]:
+        """The token and all its claims. Raises InvalidToken."""
         import jwt
 
         try:
@@ -59,7 +63,7 @@ class JwtValidator:
             key = self._keys.find(header.get("kid"), algorithm)
             if key is None:
                 raise InvalidToken("no key of the provider has the token's key id")
-            claims = jwt.decode(
+            claims: dict[str, object] = jwt.decode(
                 token,
                 key,
                 algorithms=[algorithm],
@@ -75,7 +79,7 @@ class JwtValidator:
             )
         except jwt.PyJWTError as error:
             raise InvalidToken(f"the token cannot be verified: {type(error).__name__}") from None
-        return checked(claims, self._rules, self._now())
+        return checked(claims, self._rules, self._now()), claims
 
 
 class UnsecuredValidator:
