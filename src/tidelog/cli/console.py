@@ -15,6 +15,7 @@ from tidelog.cli.output import failing, settings_from
 from tidelog.cli.stop_signals import StopAsked, stop_signals
 
 if TYPE_CHECKING:
+    from tidelog.console.access import Access
     from tidelog.console.clusters import Clusters
 
 
@@ -52,6 +53,10 @@ if TYPE_CHECKING:
     help="A JSON file with decoders, schema files and masking rules of topics.",
 )
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
+@click.option("--access-config", metavar="FILE", default="", help="A TOML file with logins and roles.")
+@click.option(
+    "--pipelines", multiple=True, metavar="DIR", help="A data folder of pipelines to show; may be repeated."
+)
 @click.pass_context
 def console(
     ctx: click.Context,
@@ -61,6 +66,8 @@ def console(
     listener: str,
     rules_file: str | None,
     read_only: bool,
+    access_config: str,
+    pipelines: tuple[str, ...],
 ) -> None:
     """Serve web pages and a JSON API for Kafka clusters; Ctrl-C stops it."""
     from tidelog.console.extra import missing_packages
@@ -78,17 +85,21 @@ def console(
             name: settings_from(files.get(name, files.get("")), (), bootstrap_servers=address)
             for name, address in addresses.items()
         }
-        _serve(host.strip("[]") or "127.0.0.1", int(port), settings, read_only, rules_file)
+        from tidelog.console.access import Access
+        from tidelog.console.access_file import read_settings
+
+        access = Access(read_only=read_only, settings=read_settings(access_config))
+        _serve(host.strip("[]") or "127.0.0.1", int(port), settings, access, pipelines, rules_file)
 
 
 def _serve(
     host: str,
     port: int,
     settings: Mapping[str, Mapping[str, object]],
-    read_only: bool,
+    access: Access,
+    pipelines: tuple[str, ...],
     rules_file: str | None,
 ) -> None:
-    from tidelog.console.access import Access
     from tidelog.console.clusters import COLOURS, Cluster, Clusters
     from tidelog.console.records.rules import RecordRules
     from tidelog.console.server import ConsoleServer
@@ -96,13 +107,13 @@ def _serve(
     def make_clusters() -> Clusters:
         return Clusters(
             [
-                Cluster(name, of_cluster, colour=COLOURS[at % len(COLOURS)])
+                Cluster(name, of_cluster, colour=COLOURS[at % len(COLOURS)], pipelines=pipelines)
                 for at, (name, of_cluster) in enumerate(settings.items())
             ]
         )
 
     rules = None if rules_file is None else RecordRules.load(rules_file)
-    server = ConsoleServer(host, port, make_clusters, Access(read_only=read_only), rules=rules)
+    server = ConsoleServer(host, port, make_clusters, access, rules=rules)
     try:
         with stop_signals():
             server.start()

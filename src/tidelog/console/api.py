@@ -98,7 +98,7 @@ class Api:
         then = ""
         try:
             form = await _form(request) if is_form else {}
-            then = _local(form.pop("then", ""))
+            then = local_path(form.pop("then", ""))
             token = request.headers.get(TOKEN_HEADER) or form.pop(TOKEN_FIELD, None)
             form.pop(TOKEN_FIELD, None)
             answer = await self._run(endpoint, request, form if is_form else None, token)
@@ -118,6 +118,7 @@ class Api:
         if cluster is None:
             raise not_found(f"The cluster {path['cluster']}")
         principal = self.access.principal(request)
+        cluster = await self.access.cluster_for(principal, cluster)
         call = Call[Any, Any](request, cluster, principal, self.access, path, None, None)
         if endpoint.changes:
             self.access.check_csrf(request, token)
@@ -207,7 +208,7 @@ def _converted(values: dict[str, Any], kind: type[Struct]) -> Struct:
     return converted
 
 
-def _local(path: str) -> str:
+def local_path(path: str) -> str:
     """A path of this console, or "": a form must not lead to another site."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() else ""
 

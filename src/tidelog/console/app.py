@@ -26,6 +26,7 @@ from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.errors import ApiError, api_error, not_found
 from tidelog.console.openapi import describe
 from tidelog.console.pages import SECURITY_HEADERS, Page, Site, View
+from tidelog.console.pages_login import login_routes, to_login
 from tidelog.console.records.rules import RecordRules
 from tidelog.errors import KafkaError
 
@@ -79,6 +80,7 @@ def make_app(
         Route("/", home),
         Route("/api/openapi.json", openapi),
         Route("/api/clusters", cluster_list),
+        *login_routes(site, rights),
         *_api_routes(api, endpoints),
         *(page_route(page) for page in areas.pages()),
         Mount("/static", StaticFiles(directory=STATIC)),
@@ -110,6 +112,7 @@ def make_app(
     )
     app.state.site = site
     app.state.rules = rules or RecordRules()
+    app.state.access = rights
     return app
 
 
@@ -134,8 +137,10 @@ async def _serve_page(site: Site, access: Access, page: Page, request: Request) 
     cluster = site.clusters.get(path["cluster"])
     if cluster is None:
         raise not_found(f"The cluster {path['cluster']}")
-    view = View(request, cluster, access.principal(request), access, site, path)
-    return await page.handler(view)
+    principal = access.principal(request)
+    access.check_role(principal, cluster.name, page.action, path)
+    bound = await access.cluster_for(principal, cluster)
+    return await page.handler(View(request, bound, principal, access, site, path))
 
 
 def _failed(site: Site, access: Access, request: Request, error: ApiError) -> Response:
@@ -144,7 +149,11 @@ def _failed(site: Site, access: Access, request: Request, error: ApiError) -> Re
         return error_response(error)
     name = request.path_params.get("cluster", "")
     cluster = site.clusters.get(str(name)) or site.clusters.first
-    view = View(request, cluster, access.principal(request), access, site, {})
+    try:
+        principal = access.principal(request)
+    except ApiError:
+        return to_login(request)
+    view = View(request, cluster, principal, access, site, {})
     return view.render("error.html", status=error.status, error=error)
 
 
@@ -169,7 +178,8 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers: list[tuple[bytes, bytes]] = message["headers"]
-                headers += self._headers
+                given = {name.lower() for name, _ in headers}
+                headers += [header for header in self._headers if header[0] not in given]
                 if is_static:
                     headers.append((b"cache-control", b"max-age=3600"))
                 elif not any(name == b"cache-control" for name, _ in headers):

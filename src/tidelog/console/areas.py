@@ -21,6 +21,14 @@ MODULES: Final = (
     "api_cluster",
     "api_reassignments",
     "pages_cluster",
+    "api_groups",
+    "pages_groups",
+    "api_transactions",
+    "pages_transactions",
+    "api_security",
+    "pages_security",
+    "api_pipelines",
+    "pages_pipelines",
 )
 
 

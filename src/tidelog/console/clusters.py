@@ -12,6 +12,7 @@ from tidelog.console.local_broker import LocalBroker
 from tidelog.console.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
+    from tidelog.console.group_lag import GroupLags, GroupLagSampler
     from tidelog.console.history import History
 
 SNAPSHOT_SECONDS: Final = 1.0
@@ -42,11 +43,14 @@ class Cluster:
         colour: str = COLOURS[0],
         read_only: bool = False,
         local: LocalBroker | None = None,
+        pipelines: tuple[str, ...] = (),
     ) -> None:
+        """`pipelines` are the data folders of pipelines that read from this cluster."""
         self.name = name
         self.colour = colour
         self.read_only = read_only
         self.local = local
+        self.pipelines = pipelines
         self.client_settings: dict[str, object] = dict(settings)
         self._admin: AsyncAdmin | None = None
         self._snapshot: ClusterSnapshot | None = None
@@ -54,6 +58,7 @@ class Cluster:
         self._fresh_seconds = SNAPSHOT_SECONDS
         self._making: asyncio.Task[ClusterSnapshot] | None = None
         self._history: History | None = None
+        self._lags: GroupLagSampler | None = None
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -107,9 +112,28 @@ class Cluster:
             self._history = History(self)
         return self._history
 
+    @property
+    def group_lags(self) -> GroupLags:
+        """The lags of the groups in records and time. They are sampled from the first reading on."""
+        return self._lag_sampler().lags
+
+    async def next_group_sample(self) -> None:
+        """Wait for the next sample of the groups' lags."""
+        await self._lag_sampler().next()
+
+    def _lag_sampler(self) -> GroupLagSampler:
+        from tidelog.console.group_lag import GroupLagSampler
+
+        if self._lags is None:
+            self._lags = GroupLagSampler(self)
+        self._lags.start()
+        return self._lags
+
     async def close(self) -> None:
         if self._history is not None:
             await self._history.close()
+        if self._lags is not None:
+            await self._lags.close()
         if self._making is not None:
             self._making.cancel()
         if self._admin is not None:

@@ -27,7 +27,8 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     of = dict(zip(ordered, schemas, strict=True))
     paths: dict[str, Any] = {}
     for endpoint in listed:
-        paths.setdefault(endpoint.full_path, {})[endpoint.method.lower()] = _operation(
+        path = re.sub(r"{(\w+):\w+}", r"{\1}", endpoint.full_path)
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(
             endpoint, of, components
         )
     return {

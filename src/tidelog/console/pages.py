@@ -92,7 +92,7 @@ class View:
         """Whether to offer an action: not on a read-only console, and only to those who may."""
         if self.access.read_only or self.cluster.read_only:
             return False
-        return self.access.may(self.principal, action, resource)
+        return self.access.may(self.principal, action, resource, self.cluster.name)
 
     def render(self, template: str, *, status: int = 200, **context: Any) -> Response:
         """A page or a fragment of one as HTML."""

@@ -125,4 +125,5 @@ class ConsoleServer:
             app.state.site.stopping.set()
             server.should_exit = True
             await asyncio.wait([serving], timeout=STOP_SECONDS)
+            await app.state.access.close()
             await clusters.close()

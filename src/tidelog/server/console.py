@@ -40,15 +40,21 @@ async def start_console(
     def make_clusters() -> Clusters:
         from tidelog.console.clusters import Cluster, Clusters
 
-        return Clusters([Cluster(config.console_cluster_name, settings, local=view)])
+        cluster = Cluster(
+            config.console_cluster_name, settings, local=view, pipelines=config.console_pipelines
+        )
+        return Clusters([cluster])
 
     def start() -> ConsoleServer:
         from tidelog.console.access import Access
+        from tidelog.console.access_file import read_settings
         from tidelog.console.server import ConsoleServer
 
         assert config.console_listener is not None
         host, _, port = config.console_listener.rpartition(":")
-        access = Access(read_only=config.console_read_only)
+        access = Access(
+            read_only=config.console_read_only, settings=read_settings(config.console_access_config)
+        )
         console = ConsoleServer(
             host.strip("[]") or "127.0.0.1", int(port), make_clusters, access, rules=rules
         )
@@ -59,6 +65,8 @@ async def start_console(
         console = await asyncio.to_thread(start)
         log.info("the console answers", extra={"fields": {"url": console.url}})
         return console
+    except ConfigError as error:
+        raise StartFailed(str(error)) from error
     except OSError as error:
         raise StartFailed(f"console.listener={config.console_listener}: {error}") from error
 

@@ -56,9 +56,11 @@ class BrokerConfig:
     compression_type: str
     compression_zstd_level: int
     connections_max_idle_ms: int
+    console_access_config: str
     console_cluster_name: str
     console_command_config: str
     console_listener: str | None
+    console_pipelines: tuple[str, ...]
     console_read_only: bool
     console_rules_file: str
     controller_listener_names: tuple[str, ...] | None

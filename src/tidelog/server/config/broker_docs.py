@@ -46,11 +46,14 @@ controlled.shutdown.enable: Whether a broker of a cluster gives up its leadershi
 controlled.shutdown.max.retries: How often a broker retries to give up its leaderships before it stops
   without.
 controlled.shutdown.retry.backoff.ms: How long a broker waits before it retries to give up its leaderships.
+console.access.config: A TOML file with the logins, sessions and roles of the console. Without it nobody logs
+  in, and everybody who reaches the console may do everything.
 console.cluster.name: The name of the cluster on the pages of console.listener and in their addresses.
 console.command.config: A file with client settings (security.protocol, sasl.jaas.config and so on) with which
   the console connects to its broker. It needs them if the first listener asks who connects.
 console.listener: host:port of the console, which has web pages and a JSON API; port 0 takes any free port. It
   needs the packages of the extra console: pip install 'tidelog[console]'. Without the setting there is none.
+console.pipelines: The data folders of pipelines that the console shows.
 console.read.only: Whether the console refuses every change.
 console.rules.file: A JSON file with decoders, schema files and masking rules of topics for the console.
 controller.listener.names: Listeners of a KRaft controller. The broker leaves them out and logs a line at

@@ -149,9 +149,11 @@ transactional.id.expiration.ms int 604800000 high >=1
 """
 
 OURS = """\
+console.access.config string "" low ours
 console.cluster.name string local low nonempty ours
 console.command.config string "" low ours
 console.listener string null low address ours
+console.pipelines list "" low ours
 console.read.only boolean false low ours
 console.rules.file string "" low ours
 metrics.listener string null low address ours

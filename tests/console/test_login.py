@@ -1,0 +1,408 @@
+"""Login on the console: SCRAM users who act as themselves, OpenID Connect, roles, and a hostile browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.console.fake_provider import CLIENT, SECRET, Provider
+from tests.console.site import Site
+from tests.support.sasl_broker import free_address
+from tidelog import Admin
+from tidelog.clients.admin import AclBinding, AclOperation, AclResourceType, UserScramCredentialUpsertion
+from tidelog.console.csrf import COOKIE
+from tidelog.testing import Broker
+
+PASSWORDS = {"alice": "alice's word", "bob": "bob's own word", "eve": "eve's last word"}
+
+ACCESS = """
+[scram]
+mechanisms = ["SCRAM-SHA-512"]
+client = {{ "bootstrap.servers" = "{sasl}", "security.protocol" = "SASL_PLAINTEXT" }}
+
+[oidc]
+issuer = "{issuer}"
+client_id = "{client}"
+client_secret_file = "{secret_file}"
+
+[roles]
+default = "none"
+
+[[roles.grants]]
+role = "admin"
+principals = ["User:alice"]
+
+[[roles.grants]]
+role = "operator"
+principals = ["User:bob"]
+
+[[roles.grants]]
+role = "viewer"
+groups = ["billing-team"]
+resources = ["topic:l-open", "group:l-*"]
+"""
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with Provider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iterator[Site]:
+    """A broker with an authorizer and a console with a login; bob may only see the topic l-open."""
+    folder = tmp_path_factory.mktemp("login")
+    sasl = free_address()
+    (folder / "secret").write_text(f"{SECRET}\n")
+    text = ACCESS.format(sasl=sasl, issuer=provider.issuer, client=CLIENT, secret_file=folder / "secret")
+    (folder / "access.toml").write_text(text)
+    settings = {
+        "console.listener": "127.0.0.1:0",
+        "console.access.config": str(folder / "access.toml"),
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SASL://{sasl}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        "listener.name.sasl.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:alice",
+        "connection.failed.authentication.delay.ms": 20,
+    }
+    with Broker(settings) as broker:
+        for topic in ("l-open", "l-secret"):
+            broker.create_topic(topic)
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.alter_user_scram_credentials(
+                [UserScramCredentialUpsertion(*each, iterations=4096) for each in PASSWORDS.items()]
+            )
+            admin.alter_consumer_group_offsets("l-group", {("l-open", 0): 0, ("l-secret", 0): 0})
+            admin.create_acls(
+                [
+                    AclBinding(AclResourceType.TOPIC, "l-open", "User:bob", AclOperation.READ),
+                    AclBinding(AclResourceType.GROUP, "l-group", "User:bob", AclOperation.DESCRIBE),
+                ]
+            )
+        with Site(broker) as site:
+            yield site
+
+
+class Browser:
+    """A browser: keeps cookies, sends the headers of browsers, and the tokens of the pages it has seen."""
+
+    def __init__(self, site: Site, address: str = "127.0.0.1") -> None:
+        transport = httpx.HTTPTransport(local_address=address)
+        self.http = httpx.Client(base_url=site.url, timeout=30, transport=transport)
+        self.token = ""
+
+    def page(self, path: str, **options: Any) -> httpx.Response:
+        answer = self.http.get(path, headers={"sec-fetch-site": "none"}, **options)
+        text = answer.text.replace("&#34;", '"')
+        found = re.search(r'name="csrf" value="(\w+)"|X-CSRF-Token": "(\w+)"', text)
+        if found:
+            self.token = found[1] or found[2]
+        return answer
+
+    def post(self, path: str, **form: str) -> httpx.Response:
+        form.setdefault("csrf", self.token)
+        return self.http.post(path, data=form, headers={"sec-fetch-site": "same-origin"})
+
+    def login(self, user: str, password: str | None = None, then: str = "") -> httpx.Response:
+        self.page("/login")
+        return self.post("/login", user=user, password=password or PASSWORDS[user], then=then)
+
+    @property
+    def cookie(self) -> str:
+        return self.http.cookies.get(COOKIE) or ""
+
+
+@pytest.fixture
+def browser(guarded: Site) -> Iterator[Browser]:
+    browser = Browser(guarded)
+    yield browser
+    browser.http.close()
+
+
+@pytest.fixture
+def alice(browser: Browser) -> Browser:
+    assert browser.login("alice").status_code == 303
+    browser.page("/clusters/local")
+    return browser
+
+
+@pytest.fixture
+def bob(browser: Browser) -> Browser:
+    assert browser.login("bob").status_code == 303
+    browser.page("/clusters/local")
+    return browser
+
+
+# Who
+
+
+def test_nothing_is_shown_without_a_login(guarded: Site, browser: Browser) -> None:
+    for path in ("", "/groups", "/nothing", "/../elsewhere"):
+        answer = browser.page(f"/clusters/local{path}")
+        assert answer.status_code == 303, path
+        assert answer.headers["location"].startswith("/login")
+        assert "l-open" not in answer.text
+    for path in ("/api/clusters", "/api/clusters/local/topics", "/api/clusters/local/groups"):
+        answer = httpx.get(guarded.url + path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "LOGIN_NEEDED")
+    asked = browser.http.get("/clusters/local/groups", headers={"hx-request": "true"})
+    assert asked.headers["hx-redirect"] == "/login"
+
+
+def test_a_login_leads_to_the_page_that_was_asked_for(browser: Browser) -> None:
+    answer = browser.login("alice", then="/clusters/local/groups?sort=lag")
+    assert answer.headers["location"] == "/clusters/local/groups?sort=lag"
+    page = browser.page("/clusters/local/groups")
+    assert "alice" in page.text
+    assert "l-group" in page.text
+    for elsewhere in ("https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)"):
+        assert browser.login("alice", then=elsewhere).headers["location"] == "/"
+
+
+def test_the_cookie_cannot_be_read_by_scripts_or_sent_by_other_sites(browser: Browser) -> None:
+    header = browser.login("alice").headers["set-cookie"].lower()
+    assert "httponly" in header
+    assert "samesite=lax" in header
+    assert "max-age" not in header  # it ends with the browser
+
+
+def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(browser: Browser) -> None:
+    answers = [browser.login("alice", "wrong"), browser.login("nobody", "wrong"), browser.login("eve", " ")]
+    assert {answer.status_code for answer in answers} == {401}
+    assert all("The user or the password is wrong" in answer.text for answer in answers)
+    assert browser.page("/clusters/local").status_code == 303
+
+
+def test_the_id_of_the_session_is_a_new_one(browser: Browser) -> None:
+    fixed = "A" * 43
+    browser.http.cookies.set(COOKIE, fixed, domain="127.0.0.1")
+    browser.login("alice")
+    assert len(browser.cookie) == 43
+    attacker = httpx.Client(base_url=browser.http.base_url, cookies={COOKIE: fixed})
+    assert attacker.get("/clusters/local").status_code == 303
+    attacker.close()
+
+
+def test_a_logout_ends_the_session_on_the_server(alice: Browser) -> None:
+    stolen = alice.cookie
+    assert alice.post("/logout", csrf="wrong").status_code == 403
+    assert alice.post("/logout").status_code == 303
+    answer = httpx.get(f"{alice.http.base_url}/clusters/local", cookies={COOKIE: stolen})
+    assert answer.status_code == 303
+
+
+def test_guessing_a_password_is_slowed_down(guarded: Site) -> None:
+    guesser = Browser(guarded, "127.0.0.77")
+    codes = [guesser.login("eve", f"guess {at}").status_code for at in range(7)]
+    assert codes[0] == 401
+    assert codes[-1] == 429
+    refused = guesser.login("eve")
+    assert refused.status_code == 429  # the right password does not help
+    assert int(refused.headers["retry-after"]) >= 1
+    elsewhere = Browser(guarded, "127.0.0.78")
+    assert elsewhere.login("eve").status_code == 303
+    guesser.http.close()
+    elsewhere.http.close()
+
+
+# Requests of other sites
+
+
+def test_a_change_needs_the_token_of_this_session(guarded: Site, alice: Browser) -> None:
+    other = Browser(guarded, "127.0.0.79")
+    other.login("bob")
+    other.page("/clusters/local")
+    path = "/api/clusters/local/groups/l-group/reset"
+    body = {"target": "latest", "dry_run": True}
+    for token in (None, "", other.token, alice.cookie):
+        headers = {} if token is None else {"x-csrf-token": token}
+        assert alice.http.post(path, json=body, headers=headers).json()["error"]["code"] == "CSRF"
+    good = {"x-csrf-token": alice.token}
+    assert alice.http.post(path, json=body, headers=good).status_code == 200
+    for foreign in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        refused = alice.http.post(path, json=body, headers=good | foreign)
+        assert refused.json()["error"]["code"] == "CSRF"
+    other.http.close()
+
+
+def test_a_login_form_of_another_site_is_refused(guarded: Site) -> None:
+    answer = httpx.post(
+        f"{guarded.url}/login",
+        data={"user": "alice", "password": PASSWORDS["alice"]},
+        headers={"origin": "https://evil.example"},
+    )
+    assert answer.status_code == 403
+    assert COOKIE not in answer.cookies or len(answer.cookies[COOKIE]) == 43
+
+
+# What
+
+
+def test_the_console_acts_as_the_principal(alice: Browser, guarded: Site) -> None:
+    """Bob's ACLs let him see one topic, and change nothing, though his role would allow it."""
+    assert {"l-open", "l-secret"} <= names(alice)
+    bob = Browser(guarded, "127.0.0.80")
+    assert bob.login("bob").status_code == 303
+    bob.page("/clusters/local")
+    assert names(bob) == {"l-open"}
+    group = bob.http.get("/api/clusters/local/groups/l-group").json()
+    assert [row["topic"] for row in group["partitions"]] == ["l-open"]
+    assert bob.http.get("/api/clusters/local/topics/l-secret").status_code == 404
+    body = {"target": "earliest", "topics": "l-open", "dry_run": False}
+    refused = bob.http.post(
+        "/api/clusters/local/groups/l-group/reset", json=body, headers={"x-csrf-token": bob.token}
+    )
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "GroupAuthorizationFailed"
+    bob.http.close()
+
+
+def names(browser: Browser) -> set[str]:
+    answer = browser.http.get("/api/clusters/local/topics")
+    assert answer.status_code == 200, answer.text
+    return {topic["name"] for topic in answer.json()["topics"]}
+
+
+def test_a_role_that_is_too_small_is_refused_and_audited(guarded: Site, bob: Browser) -> None:
+    before = guarded.broker.log_count
+    refused = bob.http.request(
+        "PUT",
+        "/api/clusters/local/users",
+        json={"user": "mallory", "password": "mallory's word"},
+        headers={"x-csrf-token": bob.token},
+    )
+    assert refused.status_code == 403
+    assert "needs admin" in refused.json()["error"]["message"]
+    lines = [line for line in guarded.broker.log_lines(before) if "user.edit" in line]
+    assert len(lines) == 1
+    for part in ("User:bob", "127.0.0.1", "NOT_ALLOWED"):
+        assert part in lines[0]
+    assert "mallory" not in lines[0]
+
+
+def test_every_change_and_login_is_in_the_audit_without_secrets(guarded: Site, browser: Browser) -> None:
+    before = guarded.broker.log_count
+    browser.login("alice", "not alice's word")
+    browser.login("alice")
+    browser.page("/clusters/local")
+    answer = browser.http.request(
+        "PUT",
+        "/api/clusters/local/users",
+        json={"user": "dora", "password": "dora's new word"},
+        headers={"x-csrf-token": browser.token},
+    )
+    assert answer.status_code == 200, answer.text
+    lines = guarded.broker.log_lines(before)
+    audited = [line for line in lines if "login.scram" in line or "user.edit" in line]
+    assert ["LOGIN_REFUSED" in line for line in audited] == [True, False, False]
+    assert "done" in audited[2]
+    assert not any("word" in line for line in lines)
+
+
+def test_pages_offer_only_what_the_role_allows(alice: Browser, guarded: Site) -> None:
+    assert "Set a password" in alice.page("/clusters/local/security/users").text
+    bob = Browser(guarded, "127.0.0.81")
+    bob.login("bob")
+    assert "Set a password" not in bob.page("/clusters/local/security/acls").text
+    bob.http.close()
+
+
+# OpenID Connect
+
+
+def begin(browser: Browser, then: str = "") -> str:
+    """Begin a login at the provider; returns the address that the browser is sent to."""
+    browser.page("/login")
+    answer = browser.post("/login/oidc", then=then)
+    assert answer.status_code == 200, answer.text
+    found = re.search(r'url=([^"]+)"', answer.text)
+    assert found
+    return found[1].replace("&amp;", "&")
+
+
+def test_a_login_at_a_provider(browser: Browser, provider: Provider) -> None:
+    answer = browser.page(provider.approve(begin(browser, "/clusters/local/groups")))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/clusters/local/groups")
+    # carol's group of the provider is a viewer of some names.
+    assert names(browser) == {"l-open"}
+    page = browser.page("/clusters/local/groups/l-group")
+    assert "carol" in page.text
+    assert "Delete the group" not in page.text
+    assert browser.page("/clusters/local/topics").status_code == 200
+
+
+def test_an_answer_works_once_and_only_in_the_browser_that_began(
+    browser: Browser, provider: Provider, guarded: Site
+) -> None:
+    address = provider.approve(begin(browser))
+    victim = Browser(guarded)
+    refused = victim.page(address)
+    assert refused.status_code == 401
+    assert "another browser" in refused.text
+    assert "not begun here" in browser.page(address).text  # the state is used up
+    again = provider.approve(begin(browser))
+    assert browser.page(again).status_code == 303
+    assert browser.page(again).status_code == 401
+    assert victim.page("/login/oidc/callback?state=x&code=y").status_code == 401
+    victim.http.close()
+
+
+@pytest.mark.parametrize(
+    ("claims", "problem"),
+    [
+        ({"nonce": "another"}, "another login"),
+        ({"aud": "another-client"}, "audience"),
+        ({"aud": [CLIENT, "x"], "azp": "x"}, "another client"),
+        ({"iss": "https://other.example"}, "issuer"),
+        ({"exp": 1000, "iat": 900}, "expired"),
+        ({"sub": ""}, "claim sub"),
+    ],
+)
+def test_a_wrong_token_is_refused(
+    browser: Browser, provider: Provider, claims: dict[str, Any], problem: str
+) -> None:
+    address = provider.approve(begin(browser))
+    provider.claims = claims
+    try:
+        answer = browser.page(address)
+    finally:
+        provider.claims = {}
+    assert answer.status_code == 401
+    assert problem in answer.text
+    assert browser.page("/clusters/local").status_code == 303
+
+
+def test_a_token_of_another_key_is_refused(browser: Browser, provider: Provider) -> None:
+    address = provider.approve(begin(browser))
+    provider.other_key = ec.generate_private_key(ec.SECP256R1())
+    try:
+        assert "cannot be verified" in browser.page(address).text
+    finally:
+        provider.other_key = None
+
+
+def test_an_error_of_the_provider_is_shown_as_text(browser: Browser, provider: Provider) -> None:
+    state = re.search(r"state=([^&]+)", provider.approve(begin(browser)))
+    assert state
+    answer = browser.page(f"/login/oidc/callback?state={state[1]}&error=<script>alert(1)</script>")
+    assert answer.status_code == 401
+    assert "<script>alert" not in answer.text
+
+
+# The file
+
+
+def test_a_wrong_file_ends_the_start_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "access.toml").write_text("[scram]\nmechanism = 'PLAIN'\n")
+    with pytest.raises(Exception, match="unknown name; expected client, mechanisms"):
+        Broker(
+            {"console.listener": "127.0.0.1:0", "console.access.config": str(tmp_path / "access.toml")}
+        ).start()
