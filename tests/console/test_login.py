@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tidelog.clients.admin import AclBinding, AclOperation, AclResourceType, Use
 from tidelog.console.csrf import COOKIE
 from tidelog.testing import Broker
 
+AUDIT = "tidelog.console.audit"
 PASSWORDS = {"alice": "alice's word", "bob": "bob's own word", "eve": "eve's last word"}
 
 ACCESS = """
@@ -271,8 +273,14 @@ def names(browser: Browser) -> set[str]:
     return {topic["name"] for topic in answer.json()["topics"]}
 
 
-def test_a_role_that_is_too_small_is_refused_and_audited(guarded: Site, bob: Browser) -> None:
-    before = guarded.broker.log_count
+def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, str]]:
+    return [record.fields for record in caplog.records if record.name == AUDIT]  # type: ignore[attr-defined]
+
+
+def test_a_role_that_is_too_small_is_refused_and_audited(
+    bob: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, AUDIT)
     refused = bob.http.request(
         "PUT",
         "/api/clusters/local/users",
@@ -281,30 +289,38 @@ def test_a_role_that_is_too_small_is_refused_and_audited(guarded: Site, bob: Bro
     )
     assert refused.status_code == 403
     assert "needs admin" in refused.json()["error"]["message"]
-    lines = [line for line in guarded.broker.log_lines(before) if "user.edit" in line]
-    assert len(lines) == 1
-    for part in ("User:bob", "127.0.0.1", "NOT_ALLOWED"):
-        assert part in lines[0]
-    assert "mallory" not in lines[0]
+    assert audited(caplog) == [
+        {
+            "principal": "User:bob",
+            "address": "127.0.0.1",
+            "cluster": "local",
+            "action": "user.edit",
+            "resource": "",
+            "outcome": "NOT_ALLOWED",
+        }
+    ]
 
 
-def test_every_change_and_login_is_in_the_audit_without_secrets(guarded: Site, browser: Browser) -> None:
-    before = guarded.broker.log_count
-    browser.login("alice", "not alice's word")
+def test_every_change_and_login_is_in_the_audit_without_secrets(
+    browser: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    browser.login("alice", "no alice's word")
     browser.login("alice")
     browser.page("/clusters/local")
     answer = browser.http.request(
         "PUT",
         "/api/clusters/local/users",
-        json={"user": "dora", "password": "dora's new word"},
+        json={"user": "dora", "password": "dora's word"},
         headers={"x-csrf-token": browser.token},
     )
     assert answer.status_code == 200, answer.text
-    lines = guarded.broker.log_lines(before)
-    audited = [line for line in lines if "login.scram" in line or "user.edit" in line]
-    assert ["LOGIN_REFUSED" in line for line in audited] == [True, False, False]
-    assert "done" in audited[2]
-    assert not any("word" in line for line in lines)
+    assert [(each["action"], each["principal"], each["outcome"]) for each in audited(caplog)] == [
+        ("login.scram", "User:alice", "LOGIN_REFUSED"),
+        ("login.scram", "User:alice", "done"),
+        ("user.edit", "User:alice", "done"),
+    ]
+    assert not any("'s word" in f"{record.getMessage()} {vars(record)}" for record in caplog.records)
 
 
 def test_pages_offer_only_what_the_role_allows(alice: Browser, guarded: Site) -> None:

@@ -117,6 +117,10 @@ class Cluster:
         """The lags of the groups in records and time. They are sampled from the first reading on."""
         return self._lag_sampler().lags
 
+    def start_sampling(self) -> None:
+        """Sample the lags of groups, so that they have a history before somebody looks."""
+        self._lag_sampler()
+
     async def next_group_sample(self) -> None:
         """Wait for the next sample of the groups' lags."""
         await self._lag_sampler().next()

@@ -234,7 +234,7 @@ class GroupLagSampler:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _sample(self) -> None:
-        snapshot = await self._cluster.snapshot()
+        snapshot = await self._cluster.snapshot(fresh=True)
         now = self._now()
         self.lags.observe(snapshot, now)
         groups = list(snapshot.groups.values())

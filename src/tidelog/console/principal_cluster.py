@@ -94,6 +94,9 @@ class PrincipalCluster(Cluster):
     def group_lags(self) -> GroupLags:
         return super().group_lags if self._asks_itself else self._base.group_lags
 
+    async def next_group_sample(self) -> None:
+        await (super().next_group_sample() if self._asks_itself else self._base.next_group_sample())
+
     @property
     def history(self) -> History:
         return super().history if self._asks_itself else self._base.history

@@ -39,18 +39,12 @@ class Role(IntEnum):
 
 OPERATOR_ACTIONS: Final = frozenset(
     (
-        "analysis.run",
-        "filter.save",
+        "cluster.elect",
         "group.delete",
         "group.reset",
-        "leader.elect",
-        "pipeline.stop",
-        "records.delete",
-        "records.export",
         "records.import",
         "records.produce",
         "records.replay",
-        "topic.clone",
         "topic.create",
         "topic.edit",
         "topic.truncate",

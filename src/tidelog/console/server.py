@@ -113,6 +113,10 @@ class ConsoleServer:
                 timeout_graceful_shutdown=1,
             )
         )
+        for cluster in clusters:
+            # A cluster that asks who connects is sampled as those who have logged in.
+            if cluster.local is not None or not app.state.access.needs_login:
+                cluster.start_sampling()
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
             while not server.started and not serving.done():

@@ -1,0 +1,132 @@
+"""Pipelines on the console: status files, micro-batches, tables, alerts and the report, without Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.console.site import Site
+from tests.spark.report_tables import ALERT, EVENT, write_table
+from tidelog.spark.pipelines.batch_metrics import BatchRecord, MetricsTable
+from tidelog.spark.pipelines.state import FlowStatus, PipelineStatus, StateFolder
+from tidelog.testing import Broker
+
+HOSTILE = "<script>alert(1)</script>"
+NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def piped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    data = tmp_path_factory.mktemp("pipelines")
+    flow = FlowStatus("running", 7, 1200, 300.0, 400, 5, updated_at=time.time())
+    state = StateFolder(str(data))
+    lease = state.claim("earnings")
+    state.write(
+        PipelineStatus("earnings", "running", host="here", started_at=time.time() - 60, flows={"main": flow})
+    )
+    state.write(PipelineStatus("rings", "failed", error=f"it broke: {HOSTILE}", flows={"main": FlowStatus()}))
+    (data / "tables").mkdir()
+    MetricsTable(str(data / "tables" / "batch_metrics")).append(
+        [BatchRecord("earnings", "main", "q", at, time.time() - 60 + at, 0.5, 100, 90) for at in range(3)]
+    )
+    write_table(data, "logins", [{"event_id": "old", "ts": 1, "user_id": "u1", "ad_id": None}], EVENT)
+    write_table(data, "logins", [{"event_id": "new", "ts": 2, "user_id": HOSTILE, "ad_id": None}], EVENT)
+    write_table(
+        data,
+        "device_alerts",
+        [
+            {
+                "alert_id": f"a{at}",
+                "rule": "device-switching",
+                "subject": HOSTILE if at else "u1",
+                "window_start": NOON,
+                "window_end": NOON,
+                "raised_at": NOON.replace(hour=12 + at),
+                "evidence": json.dumps({"devices": [HOSTILE]}),
+            }
+            for at in range(2)
+        ],
+        ALERT,
+    )
+    settings = {"console.listener": "127.0.0.1:0", "console.pipelines": f"{data},s3://bucket/elsewhere"}
+    try:
+        with Broker(settings) as broker, Site(broker) as site:
+            yield site
+    finally:
+        lease.close()
+
+
+def test_running_and_failed_pipelines(piped: Site) -> None:
+    found = {each["pipeline"]: each for each in piped.get("/pipelines")["pipelines"]}
+    earnings = found["earnings"]
+    assert (earnings["state"], earnings["rows"], earnings["lag"]) == ("running", 1200, 5)
+    assert earnings["rows_per_second"] == 300.0
+    assert found["rings"]["state"] == "failed"
+    page = piped.page("/pipelines")
+    assert "300/s" in page
+    assert HOSTILE not in page
+    assert "it broke: &lt;script&gt;" in page
+
+
+def test_the_last_micro_batches(piped: Site) -> None:
+    batches = piped.get("/pipelines/0/batches")["batches"]
+    assert [batch["batch"] for batch in batches] == [2, 1, 0]
+    page = piped.page("/pipelines/0/runs/earnings")
+    assert "Last micro-batches" in page
+    assert "500 ms" in page
+
+
+def test_tables_with_their_newest_rows(piped: Site) -> None:
+    tables = {table["name"]: table for table in piped.get("/pipelines/0/tables")["tables"]}
+    assert (tables["logins"]["rows"], tables["logins"]["version"]) == (2, 1)
+    found = piped.get("/pipelines/0/tables/logins")
+    at = found["columns"].index("event_id")
+    assert [row[at] for row in found["rows"]] == ["new", "old"]
+    page = piped.page("/pipelines/0/tables/logins")
+    assert HOSTILE not in page
+    assert "null" in page
+    assert "logins" in piped.page("/pipelines/0/tables")
+
+
+def test_alerts_with_their_evidence(piped: Site) -> None:
+    alerts: list[Any] = piped.get("/pipelines/0/alerts")["alerts"]
+    assert [alert["subject"] for alert in alerts] == [HOSTILE, "u1"]
+    assert alerts[0]["evidence"] == {"devices": [HOSTILE]}
+    page = piped.page("/pipelines/0/alerts")
+    assert "device-switching" in page
+    assert HOSTILE not in page
+
+
+def test_the_report_runs_no_script(piped: Site) -> None:
+    answer = piped.http.get("/clusters/local/pipelines/0/report")
+    assert answer.status_code == 200
+    assert "What the pipelines found" in answer.text
+    assert HOSTILE not in answer.text
+    policies = answer.headers.get_list("content-security-policy")
+    assert len(policies) == 1
+    assert "script-src" not in policies[0]
+    assert "sandbox" in policies[0]
+
+
+@pytest.mark.parametrize("path", ["/pipelines/9/tables", "/pipelines/x/tables", "/pipelines/-1/tables"])
+def test_only_the_named_folders_are_read(piped: Site, path: str) -> None:
+    assert piped.http.get(f"/api/clusters/local{path}").status_code == 404
+
+
+@pytest.mark.parametrize("table", ["nothing", "..", "..%2f..%2fetc", "%2e%2e%2fx", "logins%2f_delta_log"])
+def test_only_tables_of_the_folder_are_read(piped: Site, table: str) -> None:
+    assert piped.http.get(f"/api/clusters/local/pipelines/0/tables/{table}").status_code == 404
+
+
+def test_tables_of_a_store_are_not_shown(piped: Site) -> None:
+    answer = piped.http.get("/api/clusters/local/pipelines/1/tables")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "NOT_LOCAL")
+
+
+def test_a_console_without_folders_says_how_to_name_them(site: Site) -> None:
+    assert "console.pipelines" in site.page("/pipelines")
