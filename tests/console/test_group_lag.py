@@ -104,6 +104,16 @@ def test_a_deleted_group_and_its_partitions_are_forgotten() -> None:
     assert lags.partition_seconds(KEY, 5) == (None, False)
 
 
+def test_a_group_without_offsets_has_no_lag() -> None:
+    lags = GroupLags()
+    taken = snapshot(10)
+    taken.groups["new"] = GroupSnapshot("new", "classic", "Stable", 1, 0)
+    for at in range(4):
+        lags.take(taken, float(at))
+    found = lags.reading(taken.groups["new"])
+    assert (found.lag, found.seconds, found.trend) == (None, None, None)
+
+
 def test_an_unknown_end_offset_is_an_unknown_lag() -> None:
     lags = GroupLags()
     taken = snapshot(None, billing=5)

@@ -38,6 +38,7 @@ def test_a_session_ends_when_it_is_idle() -> None:
         assert made.find(session.session_id) is session
     clock.advance(59)
     assert made.is_alive(session.session_id)  # no use of it
+    assert made.find(session.session_id, is_used=False) is session
     clock.advance(1)
     assert made.find(session.session_id) is None
     assert ended == [session]

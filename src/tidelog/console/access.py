@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tidelog.console.clusters import Cluster
     from tidelog.console.principal_cluster import PrincipalCluster
 
+BACKGROUND_HEADER: Final = "x-background"
+"""Sent by pages that renew themselves: nobody is there to use the session."""
 RESOURCES: Final = ("topic", "group")
 AREAS: Final = {"records": "topic", "analysis": "topic"}
 
@@ -78,7 +80,8 @@ class Access:
         """Who makes the request. Raises ApiError 401 if a login is needed."""
         if not self.needs_login:
             return ANONYMOUS
-        session = self.sessions.find(request.cookies.get(COOKIE, ""))
+        is_used = BACKGROUND_HEADER not in request.headers
+        session = self.sessions.find(request.cookies.get(COOKIE, ""), is_used=is_used)
         if session is None:
             raise ApiError(401, "LOGIN_NEEDED", "Log in first: the session has ended, or there was none.")
         return Principal(session.identity.name, False, session.identity.groups, session.session_id)

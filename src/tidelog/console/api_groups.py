@@ -10,7 +10,7 @@ from tidelog.clients.admin.groups import ConsumerGroupDescription
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.clusters import Cluster
 from tidelog.console.errors import ApiError, not_found
-from tidelog.console.group_lag import GroupLags, LagSample, end_offset
+from tidelog.console.group_lag import GroupLags, LagSample, end_offset, lag_of
 from tidelog.console.group_reset import ResetAnswer, ResetBody, plan_rows, reset_target
 from tidelog.console.snapshot import ClusterSnapshot, GroupSnapshot
 from tidelog.errors import GroupIdNotFound, InconsistentGroupProtocol, KafkaError
@@ -110,7 +110,7 @@ def _sort_value(lags: GroupLags, group: GroupSnapshot, key: SortKey) -> tuple[fl
     elif key == "topics":
         value = len(group.lags)
     elif key == "lag":
-        value = group.lag
+        value = lag_of(group)
     elif key == "time":
         value = lags.seconds(group)[0]
     else:
@@ -128,7 +128,7 @@ def group_item(lags: GroupLags, group: GroupSnapshot) -> GroupItem:
         members=group.members,
         coordinator=group.coordinator,
         topics=sorted(group.lags),
-        lag=group.lag if group.lags else None,
+        lag=reading.lag,
         seconds=reading.seconds,
         at_least=reading.at_least,
         trend=reading.trend,

@@ -38,8 +38,8 @@ class PipelineItem(Struct):
     state: str
     host: str
     trigger: str
-    started_ms: int
-    updated_ms: int
+    started_ms: int | None
+    updated_ms: int | None
     error: str | None
     rows: int
     rows_per_second: float
@@ -105,8 +105,8 @@ def _pipeline(folder: int, status: Any) -> PipelineItem:
         state=status.state,
         host=status.host,
         trigger=status.trigger,
-        started_ms=round(status.started_at * 1000),
-        updated_ms=round(status.updated_at * 1000),
+        started_ms=round(status.started_at * 1000) or None,
+        updated_ms=round(status.updated_at * 1000) or None,
         error=status.error,
         rows=status.rows,
         rows_per_second=sum(flow.rows_per_second for flow in flows),

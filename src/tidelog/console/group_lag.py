@@ -145,7 +145,7 @@ class GroupLags:
         for group in groups:
             seconds, _ = self.seconds(group)
             history = self._histories.setdefault(group.group_id, LagHistory())
-            history.add(LagSample(now, group.lag, seconds))
+            history.add(LagSample(now, lag_of(group), seconds))
 
     def take(self, snapshot: ClusterSnapshot, now: float) -> None:
         self.observe(snapshot, now)
@@ -173,7 +173,7 @@ class GroupLags:
     def reading(self, group: GroupSnapshot) -> LagReading:
         """The lag of a group now, with its trend."""
         seconds, at_least = self.seconds(group)
-        lag = group.lag
+        lag = lag_of(group)
         history = self._histories.get(group.group_id)
         slope = None if history is None else history.slope()
         if lag is None or slope is None:
@@ -187,6 +187,11 @@ class GroupLags:
     def history(self, group_id: str) -> list[LagSample]:
         found = self._histories.get(group_id)
         return [] if found is None else found.samples()
+
+
+def lag_of(group: GroupSnapshot) -> int | None:
+    """The lag of a group in records; None if it has no offsets, or an end offset is unknown."""
+    return group.lag if group.lags else None
 
 
 def end_offset(snapshot: ClusterSnapshot, key: PartitionKey) -> int | None:

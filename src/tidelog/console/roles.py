@@ -42,6 +42,7 @@ OPERATOR_ACTIONS: Final = frozenset(
         "cluster.elect",
         "group.delete",
         "group.reset",
+        "records.export",
         "records.import",
         "records.produce",
         "records.replay",

@@ -75,8 +75,11 @@ class Sessions:
         self._by_id[session.session_id] = session
         return session
 
-    def find(self, session_id: str) -> Session | None:
-        """The session with this id, which is in use from now on; None if there is none or it has ended."""
+    def find(self, session_id: str, *, is_used: bool = True) -> Session | None:
+        """The session with this id; None if there is none or it has ended.
+
+        `is_used` begins the idle time anew. A page that asks by itself does not use the session.
+        """
         session = self._by_id.get(session_id)
         if session is None:
             return None
@@ -84,7 +87,8 @@ class Sessions:
         if self._is_over(session, now):
             self._end(session)
             return None
-        session.seen = now
+        if is_used:
+            session.seen = now
         return session
 
     def is_alive(self, session_id: str) -> bool:
