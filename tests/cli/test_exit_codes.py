@@ -17,6 +17,9 @@ FILE = "FILE"  # a file that is made for the test
 CALLS: dict[str, tuple[str, ...]] = {
     "console-producer": ("--topic", "t", "--producer.config", FILE),
     "console-consumer": ("--topic", "t", "--timeout-ms", "100", "--command-config", FILE),
+    "health": (),
+    "produce": ("t", "--command-config", FILE),
+    "consume": ("t", "--command-config", FILE),
     "topics": ("--list",),
     "consumer-groups": ("--list",),
     "groups": ("--list",),

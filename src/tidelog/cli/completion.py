@@ -1,4 +1,4 @@
-"""`tidelog completion`: prints a script with which a shell completes tools and flags."""
+"""`tidelog completion`: prints a script with which a shell completes tools, flags, topics and groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that completes tools and flags: eval "$(tidelog completion bash)".
+    """Print a script that completes tools, flags, topics and groups: eval "$(tidelog completion bash)".
 
     For zsh, put it into ~/.zshrc. For fish: tidelog completion fish > ~/.config/fish/completions/tidelog.fish
     """

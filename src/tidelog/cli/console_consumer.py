@@ -17,9 +17,9 @@ from tidelog.cli.existing import check_answered, check_offset, check_topic
 from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     Signals,
+    event_output_option,
     failing,
     merged,
-    output_option,
     pairs,
     settings_from,
     tool_command,
@@ -75,7 +75,7 @@ BATCH = 500
 @valued("--consumer.config", "FILE", "As --command-config.")
 @valued("--command-config", "FILE", "A properties file with settings of the consumer.")
 @switch("--enable-systest-events", "Print a line at the end.")
-@output_option
+@event_output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def console_consumer(ctx: click.Context, /, **flags: object) -> None:

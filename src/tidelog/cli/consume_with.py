@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.flags import valued
-from tidelog.cli.output import failing, output_option, print_json, tool_command
+from tidelog.cli.output import event_output_option, failing, print_json, tool_command
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ TURN_SECONDS = 0.25
     show_default=True,
     help="The time between two lines in a pipe.",
 )
-@output_option
+@event_output_option
 def consume_with(file: str, check: bool, bootstrap_server: str | None, interval: float, output: str) -> None:
     """Handle the records of topics with the handlers in FILE (TOML), until Ctrl-C."""
     from tidelog.clients.handlers.declared import load

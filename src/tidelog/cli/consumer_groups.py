@@ -29,6 +29,7 @@ from tidelog.cli.flags import (
     value_or_not,
     valued,
 )
+from tidelog.cli.name_completion import complete_groups, complete_topics
 from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.errors import (
     GroupAuthorizationFailed,
@@ -60,6 +61,7 @@ SCENARIOS = (
     "to_latest",
     "to_current",
     "from_file",
+    "from_group",
 )
 STATES = (
     "CompletingRebalance",
@@ -118,6 +120,7 @@ class Options:
     to_latest: bool
     to_current: bool
     from_file: str | None
+    from_group: str | None
     output: str
 
     def given(self, name: str) -> bool:
@@ -138,6 +141,7 @@ class Options:
             to_latest=self.to_latest,
             to_current=self.to_current,
             from_file=self.from_file,
+            from_group=self.from_group,
         )
 
 
@@ -151,9 +155,21 @@ class Options:
 @switch("--reset-offsets", "Print new offsets of groups without members; with --execute, set them.")
 @switch("--delete-offsets", "Delete a group's offsets of topics without subscribed members.")
 @valued("--validate-regex", "PATTERN", "Print whether a pattern for subscriptions is valid RE2.")
-@click.option("--group", metavar="ID", multiple=True, help="A group; may be repeated.")
+@click.option(
+    "--group",
+    metavar="ID",
+    multiple=True,
+    shell_complete=complete_groups,
+    help="A group; may be repeated.",
+)
 @switch("--all-groups", "All consumer groups.")
-@click.option("--topic", metavar="NAME[:P,...]", multiple=True, help="A topic, or some partitions of it.")
+@click.option(
+    "--topic",
+    metavar="NAME[:P,...]",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="A topic, or some partitions of it.",
+)
 @switch("--all-topics", "All topics with offsets of the group.")
 @switch("--members", "Describe the members.")
 @switch("--offsets", "Describe the offsets; the default.")
@@ -171,6 +187,7 @@ class Options:
 @switch("--to-latest", "Reset to the ends of the partitions.")
 @switch("--to-current", "Reset to the committed offsets.")
 @valued("--from-file", "FILE", "Reset to the offsets of a CSV file: [group,]topic,partition,offset.")
+@valued("--from-group", "ID", "Reset to the committed offsets of another group: a clone of it.")
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context

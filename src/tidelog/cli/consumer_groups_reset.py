@@ -19,6 +19,7 @@ import click
 from tidelog.cli.flags import WrongUsage
 from tidelog.clients.offset_reset import (
     INACTIVE,
+    CopyGroup,
     Current,
     Earliest,
     Latest,
@@ -39,6 +40,7 @@ from tidelog.partitions import PartitionKey
 
 if TYPE_CHECKING:
     from tidelog.clients.admin import Admin
+    from tidelog.clients.offsets import OffsetAndMetadata
 
 Plan = dict[PartitionKey, int]
 
@@ -68,6 +70,7 @@ class ResetSpec:
     to_latest: bool = False
     to_current: bool = False
     from_file: str | None = None
+    from_group: str | None = None
 
     def check(self) -> None:
         """Raise an error if the values are invalid, before a request is sent."""
@@ -112,15 +115,20 @@ class Planner:
             return self._from_file(spec.from_file)
         partitions = self._partitions()
         check_partitions(self._admin, partitions)
+        if spec.from_group is not None and not self._committed(spec.from_group):
+            raise ValueError(f"group {spec.from_group!r} has no committed offsets")
         return self._planned(partitions, target_of(spec))
 
     def _partitions(self) -> list[PartitionKey]:
         if self._spec.all_topics:
-            return sorted(self._admin.list_consumer_group_offsets([self._group_id])[self._group_id])
+            return sorted(self._committed(self._spec.from_group or self._group_id))
         found = [
             partition for topic in self._spec.topics for partition in topic_partitions(self._admin, topic)
         ]
         return list(dict.fromkeys(found))
+
+    def _committed(self, group_id: str) -> Mapping[PartitionKey, OffsetAndMetadata]:
+        return self._admin.list_consumer_group_offsets([group_id])[group_id]
 
     def _from_file(self, name: str) -> Plan:
         group_id = self._group_id
@@ -156,6 +164,8 @@ class Planner:
 
 def target_of(spec: ResetSpec) -> Target:
     """The target that the flags name; the current offsets if they name none."""
+    if spec.from_group is not None:
+        return CopyGroup(spec.from_group)
     if spec.to_offset is not None:
         return ToOffset(spec.to_offset)
     if spec.to_earliest:

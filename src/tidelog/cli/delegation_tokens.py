@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, error_text, switch, valued
-from tidelog.cli.output import connected_admin
+from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ ALLOWED = {
 @valued("--renew-time-period", "MS", "How long the token is valid then; -1 is the cluster's default.")
 @valued("--expiry-time-period", "MS", "When the token expires; -1 is now.")
 @valued("--hmac", "HMAC", "The HMAC of the token.")
+@output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def delegation_tokens(ctx: click.Context, /, **flags: object) -> None:
@@ -86,6 +87,8 @@ def check(ctx: click.Context, flags: dict[str, object]) -> str:
     if len(actions) != 1:
         raise WrongUsage("expected one of --create, --renew, --expire and --describe", ctx)
     (action,) = actions
+    if flags["output"] != "text" and action != "describe":
+        raise WrongUsage(f"--output goes with --describe, not with --{action}", ctx)
     for name in NEEDED[action]:
         if flags[name] is None:
             raise WrongUsage(f"--{action} needs --{name.replace('_', '-')}", ctx)
@@ -126,6 +129,9 @@ def expire(admin: Admin, flags: dict[str, object]) -> None:
 
 def describe(admin: Admin, flags: dict[str, object]) -> None:
     owners = principals(flags["owner_principal"])
+    if flags["output"] != "text":
+        print_json([token_as_json(token) for token in admin.describe_delegation_tokens(owners or None)])
+        return
     if owners:
         names = ", ".join(f"{kind}:{name}" for kind, name in owners)
         click.echo(f"Calling describe token operation for owners: [{names}]")
@@ -161,6 +167,19 @@ def decoded(text: object) -> bytes:
         return base64.b64decode(str(text), validate=True)
     except binascii.Error:
         raise ValueError("the HMAC is not in base64") from None
+
+
+def token_as_json(token: DelegationToken) -> dict[str, object]:
+    """A token without its HMAC, which is the password of the token."""
+    return {
+        "tokenId": token.token_id,
+        "owner": ":".join(token.owner),
+        "requester": ":".join(token.requester),
+        "renewers": [f"{kind}:{name}" for kind, name in token.renewers],
+        "issueDate": date(token.issue_timestamp),
+        "expiryDate": date(token.expiry_timestamp),
+        "maxDate": date(token.max_timestamp),
+    }
 
 
 def print_tokens(tokens: Iterable[DelegationToken]) -> None:

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 
 import click
 
+from tidelog.cli.name_completion import complete_groups, complete_topics
 from tidelog.errors import ErrorCode, KafkaError, error_name
 
 T = TypeVar("T")
@@ -20,6 +21,15 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
+PROFILE_VARIABLE = "TIDELOG_PROFILE"
+PROFILE_NAME, PROFILE_SETTINGS = "tidelog.cli.profile.name", "tidelog.cli.profile.settings"
+
+COMPLETED = {
+    "--topic": complete_topics,
+    "--like": complete_topics,
+    "--from-group": complete_groups,
+} | dict.fromkeys(("--group", "--group-id"), complete_groups)
+"""Flags whose values a shell completes with names of the cluster."""
 
 # Errors whose class in Kafka is not named after their code.
 RENAMED = {
@@ -110,23 +120,64 @@ def valued(name: str, metavar: str, text: str, kind: type[str] | type[int] = str
     """A flag with one value; it is an error to repeat the flag."""
     attribute = name.lstrip("-").replace("-", "_").replace(".", "_")
     return click.option(
-        name, attribute, metavar=metavar, type=kind, multiple=True, callback=_single, help=text
+        name,
+        attribute,
+        metavar=metavar,
+        type=kind,
+        multiple=True,
+        callback=_single,
+        shell_complete=COMPLETED.get(name),
+        help=text,
     )
 
 
 def _bootstrap(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> str:
-    return _single(ctx, option, values) or FlagDefault(os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP)
+    """The servers: the flag, the variable, the profile. The profile's settings go with its own servers only.
+
+    A profile that is named by the flag or the environment goes with any servers.
+    """
+    given = _single(ctx, option, values)
+    variable = os.environ.get(BOOTSTRAP_VARIABLE)
+    named = ctx.meta.get(PROFILE_NAME) is not None or PROFILE_VARIABLE in os.environ
+    if (given or variable) and not named:
+        return given or FlagDefault(variable or BOOTSTRAP)
+    from tidelog.cli.profiles import active_profile
+
+    try:
+        active = active_profile(ctx.meta.get(PROFILE_NAME))
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error), ctx) from None
+    servers = ""
+    if active is not None:
+        servers = active.profile.bootstrap_servers
+        ctx.meta[PROFILE_SETTINGS] = active.profile.settings
+    return given or FlagDefault(variable or servers or BOOTSTRAP)
 
 
-bootstrap_server: Decorator = click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT[,...]",
-    multiple=True,
-    callback=_bootstrap,
-    help="The first brokers to connect to. Without the flag: the settings file, then "
-    f"${BOOTSTRAP_VARIABLE}, then {BOOTSTRAP}.",
-)
-"""The flag of every tool that connects to brokers."""
+def _profile_name(ctx: click.Context, _option: click.Parameter, name: str | None) -> None:
+    if name is not None:
+        ctx.meta[PROFILE_NAME] = name
+
+
+def bootstrap_server(function: Callable[..., None]) -> Callable[..., None]:
+    """The flags of every tool that connects to brokers: --bootstrap-server and --profile."""
+    profile = click.option(
+        "--profile",
+        metavar="NAME",
+        expose_value=False,
+        is_eager=True,
+        callback=_profile_name,
+        help="A profile of `tidelog profile`, for its brokers and settings; '' for none.",
+    )
+    servers = click.option(
+        "--bootstrap-server",
+        metavar="HOST:PORT[,...]",
+        multiple=True,
+        callback=_bootstrap,
+        help="The first brokers to connect to. Without the flag: the settings file, then "
+        f"${BOOTSTRAP_VARIABLE}, then the profile, then {BOOTSTRAP}.",
+    )
+    return servers(profile(function))
 
 
 def value_or_not(name: str, metavar: str, text: str) -> Decorator:

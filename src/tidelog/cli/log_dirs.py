@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +16,7 @@ from tidelog.cli.flags import (
     switch,
     valued,
 )
-from tidelog.cli.output import connected_admin
+from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ JSON_VERSION = 1
 @switch("--describe", "Print the log folders; required.")
 @valued("--topic-list", "NAME,...", "Only partitions of these topics; by default all.")
 @valued("--broker-list", "ID,...", "Only folders of these brokers; by default all.")
+@output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def log_dirs(
@@ -40,6 +41,7 @@ def log_dirs(
     describe: bool,
     topic_list: str | None,
     broker_list: str | None,
+    output: str,
 ) -> None:
     """Print the log folders of brokers with the sizes of the partitions in them, as one line of JSON."""
     if not describe:
@@ -47,13 +49,19 @@ def log_dirs(
     try:
         with connected_admin(bootstrap_server, command_config) as admin:
             brokers = wanted_brokers(admin, broker_list)
-            click.echo("Querying brokers for log directories information")
+            if output == "text":
+                click.echo("Querying brokers for log directories information")
             found = admin.describe_log_dirs(brokers)
     except BrokenPipeError:
         raise
     except (KafkaError, ValueError, OSError) as error:
         click.echo(f"ERROR: {error}", err=True)
         ctx.exit(1)
+    if output != "text":
+        print_json(
+            [row for broker, folders in found.items() for row in rows(broker, folders, names(topic_list))]
+        )
+        return
     click.echo(f"Received log directory information from brokers {','.join(map(str, brokers))}")
     click.echo(as_json(found, set(names(topic_list))))
 
@@ -76,6 +84,24 @@ def wanted_brokers(admin: Admin, broker_list: str | None) -> list[int]:
             f"It has {','.join(map(str, present))}"
         )
     return asked or present
+
+
+def rows(
+    broker: int, folders: Mapping[str, LogDirDescription], topics: Container[str]
+) -> Iterator[dict[str, object]]:
+    """A row for each partition in the folders of a broker."""
+    for folder in folders.values():
+        for (topic, index), replica in sorted(folder.replicas.items()):
+            if not topics or topic in topics:
+                yield {
+                    "broker": broker,
+                    "logDir": folder.path,
+                    "topic": topic,
+                    "partition": index,
+                    "size": replica.size,
+                    "offsetLag": replica.offset_lag,
+                    "isFuture": replica.is_future,
+                }
 
 
 def as_json(found: Mapping[int, Mapping[str, LogDirDescription]], topics: set[str]) -> str:

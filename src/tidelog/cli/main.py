@@ -24,6 +24,8 @@ TOOLS: dict[str, Tool] = {
     ),
     "demo": Tool("tidelog.cli.demo", "demo", "Run a broker with events, and all pipelines on them."),
     "console": Tool("tidelog.cli.console", "console", "Serve web pages for Kafka clusters."),
+    "produce": Tool("tidelog.cli.produce", "produce", "Write records that standard input has in any form."),
+    "consume": Tool("tidelog.cli.consume", "consume", "Print records in any form, from any time to another."),
     "console-producer": Tool(
         "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."
     ),
@@ -90,9 +92,11 @@ TOOLS: dict[str, Tool] = {
     "adopt": Tool("tidelog.cli.adopt", "adopt", "Adopt a log folder of Kafka."),
     "zookeeper": Tool("tidelog.cli.zookeeper", "zookeeper", "Run a ZooKeeper server."),
     "tree": Tool("tidelog.cli.tree", "tree", "Copy the metadata tree to other stores."),
+    "profile": Tool("tidelog.cli.profile", "profile", "Keep named clusters, and choose one of them."),
+    "health": Tool("tidelog.cli.health", "health", "Print whether a cluster is healthy, and why not."),
     "doctor": Tool("tidelog.cli.doctor", "doctor", "Check whether this machine can run a broker."),
     "check": Tool("tidelog.cli.check", "check", "Check a cluster for ways to lose records."),
-    "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes flags."),
+    "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes words."),
     "config-docs": Tool(
         "tidelog.cli.config_docs", "config_docs", "Print every setting with its documentation."
     ),

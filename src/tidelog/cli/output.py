@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from tidelog.cli.flags import FlagDefault, KafkaStyleCommand, end_at_closed_pipe, error_words
+from tidelog.cli.flags import (
+    PROFILE_SETTINGS,
+    FlagDefault,
+    KafkaStyleCommand,
+    end_at_closed_pipe,
+    error_words,
+)
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
 from tidelog.errors import KafkaError
@@ -26,6 +32,8 @@ from tidelog.errors import KafkaError
 if TYPE_CHECKING:
     from tidelog.clients.admin import Admin
 
+FORMS = ("json", "yaml", "table", "csv")
+FORM = "tidelog.cli.output.form"
 INTERRUPTED = 130  # a shell's exit code for a program that Ctrl-C ended
 
 Command = Callable[[Callable[..., None]], click.Command]
@@ -60,26 +68,66 @@ def spread(args: list[str], greedy: frozenset[str]) -> list[str]:
 
 
 def output_option(function: Callable[..., None]) -> Callable[..., None]:
+    """`--output`: the tool gets "json" for every form but text, and hands its value to `print_json`."""
+
+    def chosen(ctx: click.Context, _option: click.Parameter, form: str) -> str:
+        ctx.meta[FORM] = form
+        return form if form == "text" else "json"
+
+    return click.option(
+        "--output",
+        type=click.Choice(["text", *FORMS], case_sensitive=False),
+        default="text",
+        show_default=True,
+        callback=chosen,
+        help="Lines for people, or a form for programs.",
+    )(function)
+
+
+def event_output_option(function: Callable[..., None]) -> Callable[..., None]:
+    """`--output` of a tool that prints event after event: lines of text, or of JSON."""
     return click.option(
         "--output",
         type=click.Choice(["text", "json"], case_sensitive=False),
         default="text",
         show_default=True,
-        help="Lines for people, or JSON for programs.",
+        help="Lines for people, or lines of JSON for programs.",
     )(function)
 
 
 def print_json(value: object) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    """Print a value in the form that `--output` names; as JSON where the tool has no such flag."""
+    ctx = click.get_current_context(silent=True)
+    form = "json" if ctx is None else ctx.meta.get(FORM, "json")
+    if form in ("text", "json"):
+        click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        return
+    from tidelog.cli.output_forms import write_form
+
+    click.echo(write_form(value, form), nl=False)
 
 
 def settings_from(
     file: str | None, properties: Iterable[str] = (), *, flag: str = "--command-property", **fixed: object
 ) -> dict[str, object]:
-    """The settings of a client. The tool's settings take precedence over flags, and flags over the file."""
-    settings: dict[str, object] = dict(read_properties(file)) if file else {}
+    """The settings of a client. The tool's settings take precedence over flags, and flags over the file.
+
+    Without a file they begin with the settings of the profile.
+    """
+    settings: dict[str, object] = dict(read_properties(file)) if file else profile_settings()
     settings.update(pairs(properties, flag))
     return merged(settings, **fixed)
+
+
+def profile_settings() -> dict[str, object]:
+    """The settings of the profile in use, with the passwords that it refers to."""
+    ctx = click.get_current_context(silent=True)
+    found = None if ctx is None else ctx.meta.get(PROFILE_SETTINGS)
+    if not found:
+        return {}
+    from tidelog.cli.profiles import expanded
+
+    return dict(expanded(found))
 
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.flags import KafkaStyleGroup, bootstrap_server, valued
-from tidelog.cli.output import Signals, output_option, pairs, print_json, settings_from, tool_command
+from tidelog.cli.output import (
+    Signals,
+    event_output_option,
+    output_option,
+    pairs,
+    print_json,
+    settings_from,
+    tool_command,
+)
 from tidelog.cli.pipeline_failing import checkpoints_option, data_option, pipeline_failing
 from tidelog.cli.pipeline_repair import backfill, replay
 from tidelog.cli.pipeline_submit import submit
@@ -110,7 +118,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
     show_default=True,
     help="The time between two lines in a pipe.",
 )
-@output_option
+@event_output_option
 @click.pass_context
 def run(
     ctx: click.Context,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, switch, valued
 from tidelog.cli.output import connected_admin, output_option, print_json
-from tidelog.cli.topics_output import Shown, describe_as_json, print_descriptions
+from tidelog.cli.topics_output import Shown, describe_as_json, print_descriptions, topic_configs
 from tidelog.errors import (
     InvalidReplicaAssignment,
     KafkaError,
@@ -30,6 +30,7 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
     "replication_factor": ("create",),
     "replica_assignment": ("create", "alter"),
     "config": ("create",),
+    "like": ("create",),
     "if_not_exists": ("create",),
     "if_exists": ("alter", "delete", "describe"),
     "exclude_internal": ("list", "describe"),
@@ -89,6 +90,7 @@ class Options:
     at_min_isr_partitions: bool
     unavailable_partitions: bool
     partition_size_limit_per_response: int | None
+    like: str | None = None
     output: str = "text"
 
     def given(self, name: str) -> bool:
@@ -141,6 +143,7 @@ class Options:
 @click.option(
     "--config", metavar="NAME=VALUE", multiple=True, help="A setting of the new topic; may be repeated."
 )
+@valued("--like", "NAME", "Create the topic with the partitions, replicas and settings of another one.")
 @click.option(
     "--delete-config", metavar="NAME", multiple=True, help="Not served: use tidelog configs --alter."
 )
@@ -186,6 +189,8 @@ def check(options: Options, ctx: click.Context) -> str:
     alters_config = on_zookeeper and bool(options.config or options.delete_config)
     if options.delete_config and not on_zookeeper:
         raise WrongUsage("--delete-config is not served: use tidelog configs --alter", ctx)
+    if options.like is not None and on_zookeeper:
+        raise WrongUsage("--like does not go with --zookeeper", ctx)
     if action in ("create", "delete", "alter") and not options.topic:
         raise WrongUsage(f"--{action} needs --topic", ctx)
     if action == "alter" and options.partitions is None and not alters_config:
@@ -260,6 +265,8 @@ def create_topic(admin: Admin, options: Options) -> None:
     from tidelog.clients.admin.topics import NewTopic
 
     name = options.topic or ""
+    if options.like is not None:
+        options = cloned(admin, options, options.like)
     if "." in name or "_" in name:
         click.echo(
             "WARNING: '.' and '_' are the same in names of metrics: no other topic name should differ from "
@@ -281,6 +288,27 @@ def create_topic(admin: Admin, options: Options) -> None:
             raise
     else:
         click.echo(f"Created topic {name}.")
+
+
+def cloned(admin: Admin, options: Options, original: str) -> Options:
+    """The flags with what another topic has and they leave out. Its records are not copied."""
+    from tidelog.clients.admin.configs import ConfigSource
+
+    topic = admin.describe_topics([original])[original]
+    entries = topic_configs(admin, [topic])[original]
+    own = [
+        f"{entry.name}={entry.value}"
+        for entry in entries
+        if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None
+    ]
+    if options.replica_assignment:
+        return replace(options, config=(*own, *options.config))
+    return replace(
+        options,
+        partitions=options.partitions or len(topic.partitions),
+        replication_factor=options.replication_factor or len(topic.partitions[0].replicas),
+        config=(*own, *options.config),
+    )
 
 
 def warn_of_collisions(name: str) -> None:
