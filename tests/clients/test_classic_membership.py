@@ -7,13 +7,13 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import cast
 
-from tidelog.clients.consumer.assignors import assignment_bytes
+from tidelog.clients.consumer.assignors import assignment_bytes, read_member
 from tidelog.clients.consumer.classic_group import ClassicGroup
 from tidelog.clients.consumer.membership import ASSIGNED, LOST, REVOKED, MembershipContext
 from tidelog.clients.consumer.metrics import ConsumerMetrics
 from tidelog.clients.consumer.partitions import SubscriptionState
 from tidelog.clients.settings import consumer_settings
-from tidelog.errors import KafkaError, UnknownMemberId
+from tidelog.errors import ErrorCode, KafkaError, UnknownMemberId
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.heartbeat import HeartbeatResponse
@@ -35,6 +35,7 @@ class ScriptedCoordinator:
         self.may_join = asyncio.Event()
         self.may_join.set()
         self.joins: list[JoinGroupRequest] = []
+        self.failing_syncs = 0
 
     async def connection(self) -> ScriptedCoordinator:
         return self
@@ -57,6 +58,9 @@ class ScriptedCoordinator:
                 member_id=request.member_id or f"m{self.generation}",
             )
         if isinstance(request, SyncGroupRequest):
+            if self.failing_syncs:
+                self.failing_syncs -= 1
+                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             return SyncGroupResponse(assignment=assignment_bytes(self.assignment))
         return HeartbeatResponse()
 
@@ -133,5 +137,30 @@ def test_a_member_that_is_removed_while_it_joins_has_lost_its_partitions() -> No
         member.coordinator.may_join.set()
         await member.poll()
         assert member.told == [(ASSIGNED, [FIRST, SECOND]), (LOST, [FIRST, SECOND]), (ASSIGNED, [FIRST])]
+
+    run(story)
+
+
+def test_a_member_that_is_removed_between_two_attempts_to_join_claims_nothing_any_more() -> None:
+    """The leader leaves out partitions of another member until that one gives them up, and joins again."""
+
+    async def story(member: Membership) -> None:
+        member.coordinator.assignment = [FIRST, SECOND]
+        await member.poll()
+        before = member.group.identity()
+        member.coordinator.may_join.clear()
+        member.coordinator.failing_syncs = 1
+        member.group.request_rejoin("another member came")
+        await member.poll(0.0)
+        member.group.refused(UnknownMemberId("the session expired"), before)
+        member.coordinator.may_join.set()
+        await member.poll()
+        _, claimed, after = (
+            read_member("m", None, bytes(request.protocols[0].metadata)).owned
+            for request in member.coordinator.joins
+        )
+        assert claimed == {FIRST, SECOND}
+        assert after == frozenset()
+        assert member.group.owned == {FIRST, SECOND}
 
     run(story)

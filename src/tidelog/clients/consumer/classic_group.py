@@ -268,7 +268,8 @@ class ClassicGroup(GroupMembership):
         settings, subscription = self.context.settings, self.context.subscription
         version = connection.version_for(JoinGroupRequest)
         before = self.generation.id if self.generation is not None else -1
-        owned = self.owned if self.cooperative else ()
+        # The leader of the group would wait for what this member has lost: it does not give it up once more.
+        owned = self.owned if self.cooperative and not self._lost else ()
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=settings.session_timeout_ms,
