@@ -450,3 +450,17 @@ def test_a_server_that_is_no_zookeeper_is_said_so(answer: bytes) -> None:
         server.close()
 
     on_loop(story)
+
+
+def test_each_request_is_measured(zookeeper: ZooKeeperProcess, root: str) -> None:
+    async def story() -> None:
+        tree = await connect(zookeeper.address + root)
+        seconds: list[float] = []
+        tree.measure(seconds.append)
+        await tree.create("/a")
+        await tree.get("/a")
+        assert len(seconds) == 2
+        assert all(0 <= each < 20 for each in seconds)
+        await tree.close()
+
+    on_loop(story)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.faulty_disk import FaultyDisk, faulty_broker
+from tests.server.scrape import scrape
 from tests.support.broker import Broker
 from tests.support.cluster import ClusterOfBrokers
 from tests.support.ports import free_port
@@ -52,7 +53,8 @@ def cluster(
 ) -> Iterator[ClusterOfBrokers]:
     """Two brokers that stay up."""
     folder = tmp_path_factory.mktemp("cluster")
-    with ClusterOfBrokers(folder, 2, zookeeper=f"{zookeeper.address}/shared") as brokers:
+    settings = {"metrics.listener": "127.0.0.1:0"}
+    with ClusterOfBrokers(folder, 2, settings, zookeeper=f"{zookeeper.address}/shared") as brokers:
         yield brokers
 
 
@@ -217,6 +219,32 @@ def test_transactions_span_partitions_offsets_and_coordinators_on_all_brokers(
             (found,) = admin.list_consumer_group_offsets([f"group-{number}"]).values()
             offsets = [position.offset for position in found.values()]
             assert offsets == ([] if number % 2 else [number + 1]), number
+
+
+def test_the_coordinator_knows_the_lag_in_partitions_of_other_brokers(cluster: ClusterOfBrokers) -> None:
+    create(cluster.bootstrap, "late", partitions=2)
+    assert leaders(cluster[1], "late") == [1, 2]
+    partitions = [("late", 0), ("late", 1)]
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_consumer_group_offsets("slow", dict.fromkeys(partitions, 0))
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for partition in (0, 1):
+            producer.send_and_wait("late", b"unread", partition=partition)
+
+    def lags(name: str) -> list[float]:
+        found = [scrape(broker) for broker in cluster.running]
+        return [lag for metrics in found for lag in metrics.all(name, consumergroup="slow", topic="late")]
+
+    eventually(
+        lambda: lags("kafka_consumergroup_lag") == [1, 1],
+        "the lag in both partitions",
+        timeout=60.0,
+        interval=0.5,
+    )
+    assert len(lags("kafka_consumergroup_lag_sum")) == 1
+    metrics = scrape(cluster[1])
+    assert metrics("kafka_server_sessionexpirelistener_zookeepersyncconnects_total") >= 1
+    assert metrics("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms_count") > 0
 
 
 def test_a_marker_is_for_the_broker_that_gets_it_and_is_not_passed_on(cluster: ClusterOfBrokers) -> None:

@@ -8,7 +8,7 @@ its batch tells the time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.clock import TimerHandle
 from tidelog.cluster.replica_manager import ReplicaManager
@@ -16,9 +16,11 @@ from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.errors import CorruptMessage
 from tidelog.metrics.lag_clock import LagClock
 from tidelog.partitions import PartitionKey
-from tidelog.server.leader_offsets import LeaderOffsets
 from tidelog.storage.log import Log
 from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
+
+if TYPE_CHECKING:
+    from tidelog.server.leader_offsets import LeaderOffsets
 
 OBSERVE_SECONDS: Final = 5.0
 PARTITIONS_PER_STEP: Final = 500

@@ -16,7 +16,6 @@ from tidelog.network.server import SocketServer
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.group_lag import GroupLag
 from tidelog.server.group_metrics import GroupMetrics
-from tidelog.server.leader_offsets import LeaderOffsets
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.server.transaction_metrics import TransactionMetrics
@@ -24,6 +23,7 @@ from tidelog.server.transaction_metrics import TransactionMetrics
 if TYPE_CHECKING:
     from tidelog.metrics.http import Health, MetricsServer
     from tidelog.server.broker_security import BrokerSecurity
+    from tidelog.server.leader_offsets import LeaderOffsets
     from tidelog.server.tracing import RequestTracer
 
 MS_PER_SECOND = 1000
@@ -81,6 +81,7 @@ class Observability:
         if self._config.cluster is None:
             return None
         from tidelog.server.broker_transport import transport_to
+        from tidelog.server.leader_offsets import LeaderOffsets
 
         listener = self._config.inter_broker_listener
 

@@ -55,6 +55,7 @@ from tidelog.server.platform import Platform, SessionGuardian
 from tidelog.server.replication import LeaderReplication
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
+from tidelog.server.session_metrics import register_session_metrics
 from tidelog.server.transaction_links import TransactionLinks
 from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.log_manager import LogManager
@@ -255,6 +256,7 @@ class ZooKeeperMembership:
             frozenset(filter(None, (self._config.inter_broker_listener, control))),
         )
         register_controller_metrics(services.metrics.registry, controller)
+        register_session_metrics(services.metrics.registry, self.async_tree())
         self._following = FollowerReplication(
             self._config,
             self._broker_id,

@@ -52,6 +52,16 @@ class Request:
         if not self.future.done():
             self.future.set_exception(error)
 
+    def measure(self, clock: Callable[[], float], note: Callable[[float], None]) -> None:
+        """Call `note` with the seconds from now to the answer."""
+        began, answer = clock(), self.answer
+
+        def measured(code: int, frame: bytes) -> None:
+            note(clock() - began)
+            answer(code, frame)
+
+        self.answer = measured
+
 
 class ConnectionListener(Protocol):
     """Called by the connection, in the order of the bytes."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import repeat
 from math import inf
@@ -69,6 +69,8 @@ class Session:
         self.timeout = settings.session_timeout
         """The session time-out in seconds; after the first connection the one that ZooKeeper chose."""
         self.watches = Watches()
+        self.latency: Callable[[float], None] | None = None
+        """Called with the seconds that each request takes, also while it waits for a connection."""
         self._connect_string = connect
         self._chroot = connect.chroot
         self._settings = settings
@@ -109,6 +111,8 @@ class Session:
 
     def submit(self, request: Request) -> None:
         """Send a request, now or when there is a connection."""
+        if self.latency is not None:
+            request.measure(self._loop.time, self.latency)
         if self._closing:
             request.fail(_closed(request))
         elif self._state is _State.EXPIRED:

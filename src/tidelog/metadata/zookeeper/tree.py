@@ -100,6 +100,10 @@ class ZooKeeperTree:
     def listen(self, listener: SessionListener) -> None:
         self._session.listen(listener)
 
+    def measure(self, latency: Callable[[float], None]) -> None:
+        """Call `latency` with the seconds that each request takes."""
+        self._session.latency = latency
+
     async def close(self) -> None:
         await self._session.close()
 
