@@ -43,9 +43,14 @@ async def fill(address: str) -> None:
         names = [f"topic-{number:05d}" for number in range(TOPICS)]
         for at in range(0, TOPICS, 500):
             await admin.create_topics([NewTopic(name, 1, 1) for name in names[at : at + 500]], timeout=300)
-        for number in range(GROUPS):
-            offsets = {(names[number % TOPICS], 0): 0, (names[7], 0): 0}
-            await admin.alter_consumer_group_offsets(f"group-{number:05d}", offsets, timeout=300)
+        for at in range(0, GROUPS, 50):
+
+            async def commit(number: int) -> None:
+                offsets = {(names[number % TOPICS], 0): 0, (names[7], 0): 0}
+                await admin.alter_consumer_group_offsets(f"group-{number:05d}", offsets, timeout=300)
+
+            await asyncio.gather(*(commit(number) for number in range(at, min(at + 50, GROUPS))))
+        print("filled", flush=True)
 
 
 @pytest.fixture(scope="module")

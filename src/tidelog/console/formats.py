@@ -55,8 +55,8 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.0f} ms" if value >= 10 else f"{value:.2f} ms"
 
 
-def duration(seconds: float | None) -> str:
-    """90 as 1 min 30 s."""
+def duration(seconds: float | None, units: int = 2) -> str:
+    """90 as 1 min 30 s; with one unit as 1 min."""
     if seconds is None:
         return UNKNOWN
     if seconds < 1:
@@ -64,7 +64,7 @@ def duration(seconds: float | None) -> str:
     whole = int(seconds)
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     shown = [f"{number} {unit}" for number, unit in parts if number]
-    return " ".join(shown[:2]) or "0 s"
+    return " ".join(shown[:units]) or "0 s"
 
 
 def ago(timestamp_ms: float | None) -> str:
@@ -73,8 +73,8 @@ def ago(timestamp_ms: float | None) -> str:
         return UNKNOWN
     seconds = time.time() - timestamp_ms / 1000
     if seconds < 0:
-        return f"in {duration(-seconds)}"
-    return "now" if seconds < 1 else f"{duration(seconds)} ago"
+        return f"in {duration(-seconds, 1)}"
+    return "now" if seconds < 1 else f"{duration(seconds, 1)} ago"
 
 
 def instant(timestamp_ms: float | None) -> str:
