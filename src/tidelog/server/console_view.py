@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_NS: Final = 300_000
-SWITCH_SECONDS: Final = 0.0005
-"""How long the console's thread may keep the interpreter when the broker's loop wants it; Python's 5 ms would
-be the delay of a produce."""
+SWITCH_SECONDS: Final = 0.00005
+"""How long the console's thread may keep the interpreter when the broker's loop wants it: about the time of a
+produce. Python's 5 ms would delay a produce by that much. It costs only while both have work."""
 COUNT_SECONDS: Final = 0.05
 """The time for counting records in a snapshot; the next snapshot goes on."""
 LATENCIES: Final = ("Produce", "FetchConsumer", "FetchFollower", "Metadata", "OffsetCommit")
@@ -76,7 +76,10 @@ class ConsoleView:
         async with self._counting:
             counts = await asyncio.to_thread(self._counts.count, extents, COUNT_SECONDS)
         for (topic, index), records in counts.items():
-            snapshot.topics[topic].partitions[index].records = records
+            partition = snapshot.topics[topic].partitions[index]
+            partition.records = records
+            if partition.offset_range:
+                partition.last_ms = self._counts.newest_ms((topic, index))
         return snapshot
 
     async def figures(self) -> BrokerFigures:
@@ -231,8 +234,6 @@ def _partition(index: int, state: PartitionState, hosted: Partition | None) -> P
         partition.start = log.log_start_offset
         partition.end = log.high_watermark
         partition.size = log.size
-        newest = max((segment.max_timestamp for segment in list(log.segments)[-2:]), default=-1)
-        partition.last_ms = newest if newest >= 0 else None
     return partition
 
 

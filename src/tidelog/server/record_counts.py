@@ -16,8 +16,8 @@ from typing import Final
 from tidelog.partitions import PartitionKey
 from tidelog.storage.log import Log
 
-HEADER: Final = Struct(">qiibIhi30xi")
-"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta and number of records."""
+HEADER: Final = Struct(">qiibIhi8xq14xi")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, max timestamp, records."""
 LENGTH_BYTES: Final = 12
 CONTROL: Final = 0x20
 MAGIC: Final = 2
@@ -55,6 +55,7 @@ class _Segment:
     records: int = 0
     start: int = -1
     below: int = 0
+    newest_ms: int = -1
 
 
 @dataclass(slots=True)
@@ -88,6 +89,12 @@ class RecordCounts:
                 counts[key] = self._count_log(key, extent, deadline)
         return counts
 
+    def newest_ms(self, key: PartitionKey) -> int | None:
+        """The largest timestamp of the counted records of a log; None if there is none."""
+        known = self._logs.get(key)
+        newest = -1 if known is None else max((s.newest_ms for s in known.segments.values()), default=-1)
+        return None if newest < 0 else newest
+
     def _count_log(self, key: PartitionKey, extent: LogExtent, deadline: float) -> int | None:
         known = self._logs.get(key)
         segments = {} if known is None or known.extent.generation != extent.generation else known.segments
@@ -117,14 +124,16 @@ def _count_segment(extent: LogExtent, base: int, size: int, segment: _Segment, d
         inode = os.fstat(file).st_ino
         if inode != segment.inode or segment.position > size:
             segment.inode, segment.position, segment.records, segment.start = inode, 0, 0, -1
-        segment.position, added, done = _walk(file, segment.position, size, extent.end, deadline)
+            segment.newest_ms = -1
+        segment.position, added, newest, done = _walk(file, segment.position, size, extent.end, deadline)
+        segment.newest_ms = max(segment.newest_ms, newest)
         segment.records += added
         if not done:
             return None
         if base >= extent.start:
             return segment.records
         if segment.start != extent.start:
-            _, below, done = _walk(file, 0, size, extent.start, deadline)
+            _, below, _, done = _walk(file, 0, size, extent.start, deadline)
             if not done:
                 return None
             segment.start, segment.below = extent.start, below
@@ -133,27 +142,31 @@ def _count_segment(extent: LogExtent, base: int, size: int, segment: _Segment, d
         os.close(file)
 
 
-def _walk(file: int, position: int, size: int, end: int, deadline: float) -> tuple[int, int, bool]:
-    """Count from a position up to `end`, an offset: the new position, the records, and whether it is done."""
-    records = 0
+def _walk(file: int, position: int, size: int, end: int, deadline: float) -> tuple[int, int, int, bool]:
+    """Count from a position up to `end`, an offset.
+
+    Returns the new position, the records, their largest timestamp and whether it is done.
+    """
+    records, newest = 0, -1
     chunk = CHUNK
     while position + HEADER.size <= size:
         if perf_counter() >= deadline:
-            return position, records, False
+            return position, records, newest, False
         data = os.pread(file, min(chunk, size - position), position)
         at = 0
         while at + HEADER.size <= len(data):
-            base, length, _, magic, _, attributes, last_delta, count = HEADER.unpack_from(data, at)
+            base, length, _, magic, _, attributes, last_delta, max_ms, count = HEADER.unpack_from(data, at)
             if magic != MAGIC:
                 raise Uncountable
             if base >= end:
-                return position + at, records, True
+                return position + at, records, newest, True
             if not attributes & CONTROL:
+                newest = max(newest, max_ms)
                 # The log start may lie within a batch: its records from there on remain.
                 records += count if base + last_delta < end else min(count, end - base)
             if base + last_delta >= end:
-                return position + at + LENGTH_BYTES + length, records, True
+                return position + at + LENGTH_BYTES + length, records, newest, True
             at += LENGTH_BYTES + length
         chunk = SMALL_CHUNK if at > len(data) else CHUNK  # large batches: their bodies are not read
         position += at
-    return position, records, True
+    return position, records, newest, True
