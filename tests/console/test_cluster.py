@@ -122,6 +122,7 @@ def test_the_cluster_of_one_broker(site: Site) -> None:
     (log_dir,) = site.get("/log-dirs")["log_dirs"]
     assert log_dir["path"] == site.broker.data
     assert log_dir["total_bytes"] > log_dir["free_bytes"] > 0
+    assert log_dir["partitions"] >= broker["replicas"]
     rows = {row["name"]: row for row in site.get("/broker-configs")["rows"]}
     assert rows["num.io.threads"]["is_changed"]
     software = {item["software"] for item in site.get("/connections")["connections"]}

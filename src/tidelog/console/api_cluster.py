@@ -132,8 +132,29 @@ async def list_brokers(call: Call[None, None]) -> BrokerList:
 
 async def list_log_dirs(call: Call[None, None]) -> LogDirList:
     """The log folders of all brokers with the bytes of their disks."""
-    found = await call.cluster.admin.describe_log_dirs(partial=True)
-    items = [
+    local = call.cluster.local
+    items: list[LogDirItem] = []
+    others: list[int] | None = None
+    if local is not None:
+        figures = await local.figures()
+        items = [
+            LogDirItem(
+                figures.broker_id,
+                own.path,
+                own.error,
+                own.partitions,
+                own.bytes,
+                own.total_bytes,
+                own.free_bytes,
+            )
+            for own in figures.log_dirs
+        ]
+        brokers = (await call.cluster.snapshot()).brokers
+        others = [broker.broker_id for broker in brokers if broker.broker_id != local.broker_id]
+        if not others:
+            return LogDirList(items, [])
+    found = await call.cluster.admin.describe_log_dirs(others, partial=True)
+    items += [
         LogDirItem(
             broker,
             log_dir.path,

@@ -29,6 +29,8 @@ class LogDirFigures:
     error: str | None
     total_bytes: int | None
     free_bytes: int | None
+    partitions: int = 0
+    bytes: int = 0
 
 
 @dataclass(slots=True)

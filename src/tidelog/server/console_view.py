@@ -7,6 +7,7 @@ millisecond, so that no produce waits for the figures of thousands of topics.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Coroutine, Iterator
@@ -151,7 +152,11 @@ class ConsoleView:
         services = self._services
         replicas = services.replicas
         counts = dict.fromkeys(("partitions", "leaders", "under", "min_isr", "offline"), 0)
+        log_dirs = {found.path: self._log_dir(found) for found in services.logs.log_dirs}
         for partition in list(replicas.partitions()):
+            if partition.log is not None and (found := log_dirs.get(os.path.dirname(partition.log.dir))):
+                found.partitions += 1
+                found.bytes += partition.log.size
             leads = partition.is_leader and not partition.offline
             counts["partitions"] += 1
             counts["leaders"] += leads
@@ -186,7 +191,7 @@ class ConsoleView:
             offline=counts["offline"],
             has_controller=services.metadata.snapshot.controller_id >= 0,
             latency=latency,
-            log_dirs=[self._log_dir(path) for path in services.logs.log_dirs],
+            log_dirs=list(log_dirs.values()),
         )
 
     def _log_dir(self, log_dir: LogDir) -> LogDirFigures:
