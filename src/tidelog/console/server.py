@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -19,6 +20,7 @@ from tidelog.console.records.rules import RecordRules
 log = logging.getLogger("tidelog.console")
 
 STOP_SECONDS: Final = 5.0
+SWITCH_SECONDS: Final = 0.0005
 BACKLOG: Final = 128
 
 
@@ -83,6 +85,9 @@ class ConsoleServer:
     # -- in the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        interval = sys.getswitchinterval()
+        # The broker's thread waits for the interpreter this long at most while the console computes.
+        sys.setswitchinterval(min(interval, SWITCH_SECONDS))
         try:
             asyncio.run(self._serve())
         except BaseException as error:
@@ -90,6 +95,7 @@ class ConsoleServer:
             if self._ready.is_set():
                 log.exception("the console ended")
         finally:
+            sys.setswitchinterval(interval)
             self._socket.close()
             self._ready.set()
 

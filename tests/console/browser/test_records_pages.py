@@ -191,7 +191,7 @@ def test_a_record_is_produced_and_comes_live(page: Page, browser: Browser, shown
     other.locator("details.record > summary").first.click()
     other.locator("details.again > summary").first.click()
     other.get_by_role("button", name="Produce again").first.click()
-    page.wait_for_function("document.querySelectorAll('details.record').length === 2")
+    page.wait_for_function("() => document.querySelectorAll('details.record').length === 2")
     other.context.close()
 
 
@@ -206,7 +206,7 @@ def test_a_file_is_imported(page: Page, tmp_path: Path) -> None:
     right = tmp_path / "right.csv"
     right.write_text("key,value\nfile-key,from a file\n")
     page.locator("[data-import]").set_input_files(str(right))
-    page.wait_for_function("document.querySelector('#import select').value === 'csv'")
+    page.wait_for_function("() => document.querySelector('#import select').value === 'csv'")
     page.locator("#import button.primary").click()
     page.wait_for_selector("details.record:has-text('from a file')")
 

@@ -23,6 +23,7 @@ from tidelog.console.records.cursors import (
 )
 from tidelog.console.records.filters import RecordFilter
 from tidelog.console.records.log_record import LogRecord, ShownRecord
+from tidelog.console.records.pace import Pace
 from tidelog.console.records.rules import RecordView
 from tidelog.console.records.topic_reader import OffsetRange, TopicReader
 from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
@@ -33,7 +34,6 @@ MORE_BYTES = 1 << 20
 FIRST_WINDOW = 16
 MAX_WINDOW = 1 << 20
 WINDOW_BYTES = 2 << 20
-SLICE_RECORDS = 200
 TAIL_WAIT_MS = 500
 TAIL_RECORDS = 200
 TAIL_BEHIND = 2000
@@ -190,13 +190,13 @@ class RecordBrowser:
         self, merge: _Merge, count: int, wanted: RecordFilter, budget: Budget
     ) -> list[ShownRecord]:
         found: list[ShownRecord] = []
+        pace = Pace()
         while len(found) < count and (record := await merge.next()) is not None:
             budget.records += 1
             shown = self._view.show(record)
             if wanted.matches(shown):
                 found.append(shown)
-            if budget.records % SLICE_RECORDS == 0:
-                await asyncio.sleep(0)  # other pages get their turn
+            await pace.step()
         return found
 
     async def record(self, partition: int, offset: int) -> ShownRecord | None:

@@ -6,7 +6,6 @@ null, any other name is that of the decoder. Masked records leave masked.
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tidelog.console.records.decoder import Decoded
 from tidelog.console.records.filters import RecordFilter
 from tidelog.console.records.log_record import ShownRecord
+from tidelog.console.records.pace import Pace
 from tidelog.console.records.rules import RecordView
 from tidelog.console.records.scan import scan
 from tidelog.console.records.topic_reader import OffsetRange, TopicReader
@@ -80,8 +80,10 @@ async def export(
     wanted = wanted or RecordFilter()
     rows: list[Row] = []
     left = options.count
+    pace = Pace()
     async for chunk, end in scan(reader, ranges):
         for record in chunk.records(end):
+            await pace.step()
             shown = view.show(record)
             if not wanted.matches(shown):
                 continue
@@ -90,7 +92,6 @@ async def export(
             if len(rows) >= ROWS:
                 yield writer.rows(rows)
                 rows = []
-                await asyncio.sleep(0)
             if not left:
                 break
         if not left:
