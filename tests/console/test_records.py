@@ -10,11 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from tests.console.site import Site
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog import Producer
+from tidelog.cli.main import main
 from tidelog.console.records.browser import Limits
 from tidelog.testing import Broker
 
@@ -313,6 +315,13 @@ def test_a_wrong_rules_file_ends_the_start_with_the_setting(tmp_path: Path) -> N
     rules.write_text('{"masks": [{"topic": "("}]}')
     with pytest.raises(Exception, match=r"console.rules.file=.*rules.json: .*not a regular expression"):
         Broker({"console.listener": "127.0.0.1:0", "console.rules.file": str(rules)}).start()
+
+
+def test_the_command_refuses_a_wrong_rules_file(tmp_path: Path) -> None:
+    missing = str(tmp_path / "rules.json")
+    done = CliRunner().invoke(main, ["console", "--bootstrap-server", "127.0.0.1:1", "--rules-file", missing])
+    assert done.exit_code == 1
+    assert "rules.json" in done.stderr
 
 
 @pytest.mark.skipif(scale(0, 1) == 0, reason="a million records: long form")

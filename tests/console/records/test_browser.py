@@ -201,6 +201,22 @@ def test_a_search_ends_at_its_limits_and_continues(topic: str, with_reader: With
     with_reader(topic, read)
 
 
+def test_a_spent_budget_still_gets_on(topic: str, with_reader: WithReader[list[int]]) -> None:
+    """A page whose limits are too small for its first request must not return the cursor that it got."""
+
+    async def read(reader: TopicReader) -> list[int]:
+        found: list[int] = []
+        where: Start | Cursor | None = NEWEST
+        for _ in range(3):
+            assert where is not None
+            page = await browser(reader).page(where, 10, limits=Limits(seconds=0))
+            found += numbers(page)
+            where = page.following
+        return found
+
+    assert with_reader(topic, read) == [299, 298, 297]
+
+
 def test_a_search_backwards_finds_the_same_and_counts_errors(
     topic: str, with_reader: WithReader[RecordPage]
 ) -> None:

@@ -25,10 +25,11 @@ from tidelog.console.records.filters import RecordFilter
 from tidelog.console.records.log_record import LogRecord, ShownRecord
 from tidelog.console.records.pace import Pace
 from tidelog.console.records.rules import RecordView
-from tidelog.console.records.topic_reader import OffsetRange, TopicReader
+from tidelog.console.records.topic_reader import REQUEST_BYTES, Chunk, OffsetRange, TopicReader
 from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 
 MAX_PAGE = 500
+LEAST_BYTES = 4 << 10
 FIRST_BYTES = 64 << 10
 MORE_BYTES = 1 << 20
 FIRST_WINDOW = 16
@@ -267,7 +268,8 @@ class _Merge:
         self._bounds = bounds
         self._budget = budget
         self._control = control
-        self._bytes = MORE_BYTES if is_search else FIRST_BYTES
+        self._begin = dict(begin)
+        self._most = MORE_BYTES if is_search else FIRST_BYTES
         self._heads: dict[int, LogRecord] = {}
         self._open = {index for index in begin if self._is_open(index)}
 
@@ -288,16 +290,27 @@ class _Merge:
     def is_finished(self) -> bool:
         return not self._open and not self._heads
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the budget is spent. Each page gets on by a record at least, whatever it costs."""
+        return self._budget.is_spent and self.positions != self._begin
+
+    async def _fetch(self, offsets: Mapping[int, int]) -> dict[int, Chunk]:
+        """Batches of partitions; many partitions share the bytes of one answer."""
+        share = max(LEAST_BYTES, REQUEST_BYTES // max(1, len(offsets)))
+        most, self._most = self._most, MORE_BYTES
+        return await self._reader.fetch(offsets, min(most, share))
+
     async def next(self) -> LogRecord | None:
         """The next record; None at the end, or if the budget is spent."""
         while True:
             missing = [index for index in sorted(self._open) if index not in self._heads]
             if not missing:
                 break
-            if self._budget.is_spent:
+            if self._is_over:
                 return None
             await self._fill(missing)
-        if not self._heads or self._budget.is_spent:
+        if not self._heads or self._is_over:
             return None
         record = self._heads.pop(self._choose())
         self._taken(record)
@@ -330,8 +343,7 @@ class _ForwardMerge(_Merge):
                 empty.append(index)
         if not empty:
             return
-        chunks = await self._reader.fetch({index: self._next[index] for index in empty}, self._bytes)
-        self._bytes = MORE_BYTES
+        chunks = await self._fetch({index: self._next[index] for index in empty})
         # A broker leaves partitions empty when the answer is full: the next request begins with them.
         stuck = all(chunk.next_offset <= chunk.fetched for chunk in chunks.values())
         for index, chunk in chunks.items():
@@ -387,7 +399,7 @@ class _BackwardMerge(_Merge):
         sizes = dict.fromkeys(indexes, 0)
         at = dict(lows)
         while at:
-            chunks = await self._reader.fetch(at, self._bytes)
+            chunks = await self._fetch(at)
             stuck = all(chunk.next_offset <= chunk.fetched for chunk in chunks.values())
             for index, chunk in chunks.items():
                 self._budget.bytes += chunk.size
@@ -403,7 +415,6 @@ class _BackwardMerge(_Merge):
                     at[index] = max(at[index], lows[index])
                     kept = [record for record in found[index] if record.offset >= lows[index]]
                     found[index] = deque(kept)
-            self._bytes = MORE_BYTES
         for index in indexes:
             self._windows[index] = found[index]
             self._below[index] = lows[index]

@@ -11,6 +11,10 @@ from tidelog.errors import UnsupportedVersion
 from tidelog.protocol.offset_specs import MAX_TIMESTAMP
 
 MAX_BUCKETS = 120
+LEAST_BUCKETS = 12
+MAX_LOOKUPS = 6000
+"""Look-ups of an offset by its time, each of which reads an index of the log."""
+MAX_PARTITIONS = 400
 STEPS_MS = tuple(
     unit * count
     for unit, counts in (
@@ -53,11 +57,12 @@ async def read_timeline(
 ) -> Timeline:
     """The timeline of partitions between two times, by default of all their records.
 
-    It takes a request for each bucket and leader. Counts are differences of offsets: a compacted topic has
-    fewer records.
+    It takes a request for each bucket and leader. Of a topic with more than 400 partitions it counts the
+    first 400. Counts are differences of offsets: a compacted topic has fewer records.
     """
     buckets = max(1, min(buckets, MAX_BUCKETS))
-    filled = [index for index, found in ranges.items() if found.end > found.start]
+    filled = [index for index, found in ranges.items() if found.end > found.start][:MAX_PARTITIONS]
+    buckets = min(buckets, max(LEAST_BUCKETS, MAX_LOOKUPS // max(1, len(filled))))
     if not filled:
         return Timeline(STEPS_MS[0], [])
     first, last = await _bounds(reader, filled)
