@@ -101,7 +101,14 @@ class Provider:
             **self.claims,
         }
         token = jwt.encode(claims, self.other_key or self.key, "ES256", {"kid": "one"})
-        _answer(handler, 200, {"id_token": token, "access_token": "opaque", "token_type": "Bearer"})
+        access = {"iss": self.issuer, "sub": claims["sub"], "iat": now, "exp": now + 300}
+        tokens = {
+            "id_token": token,
+            "access_token": jwt.encode(access, self.key, "ES256", {"kid": "one"}),
+            "token_type": "Bearer",
+            "expires_in": 300,
+        }
+        _answer(handler, 200, tokens)
 
 
 def _answer(handler: BaseHTTPRequestHandler, status: int, document: object) -> None:

@@ -413,6 +413,44 @@ def test_an_error_of_the_provider_is_shown_as_text(browser: Browser, provider: P
     assert "<script>alert" not in answer.text
 
 
+def test_the_token_of_the_provider_logs_in_at_the_cluster(tmp_path: Path, provider: Provider) -> None:
+    """With acts_as_user the ACLs of carol decide, not the console's own connection."""
+    sasl = free_address()
+    keys = f"{provider.issuer}/keys"
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "access.toml").write_text(
+        f'''[oidc]
+issuer = "{provider.issuer}"
+client_id = "{CLIENT}"
+client_secret_file = "{tmp_path}/secret"
+acts_as_user = true
+client = {{ "bootstrap.servers" = "{sasl}", "security.protocol" = "SASL_PLAINTEXT" }}
+[roles]
+default = "admin"
+'''
+    )
+    settings = {
+        "console.listener": "127.0.0.1:0",
+        "console.access.config": str(tmp_path / "access.toml"),
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SASL://{sasl}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        "listener.name.sasl.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": keys,
+        "tidelog.sasl.oauthbearer.allowed.urls": keys,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with Broker(settings) as broker, Site(broker) as site:
+        for topic in ("o-open", "o-secret"):
+            broker.create_topic(topic)
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_acls([AclBinding(AclResourceType.TOPIC, "o-open", "User:carol", AclOperation.READ)])
+        browser = Browser(site)
+        assert browser.page(provider.approve(begin(browser))).status_code == 303
+        assert names(browser) == {"o-open"}
+        browser.http.close()
+
+
 # The file
 
 

@@ -66,7 +66,8 @@ class Access:
         )
         self.oidc = None if self.settings.oidc is None else OidcLogin(self.settings.oidc)
         self._scram: ScramLogin | None = None
-        self._login_cluster = ""
+        self.login_cluster = ""
+        """The name of the cluster whose users log in; the client settings of logins are for it."""
         self._clusters: dict[tuple[str, str], PrincipalCluster] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -94,7 +95,6 @@ class Access:
         if self._scram is None:
             own = without_login(cluster.client_settings)
             self._scram = ScramLogin({**own, **settings.client}, settings.mechanisms)
-            self._login_cluster = cluster.name
         return self._scram
 
     def begin_session(self, identity: Identity, request: Request, response: Response) -> Session:
@@ -168,8 +168,9 @@ class Access:
         name, groups = principal.name, principal.groups
         session = self.sessions.find(principal.session_id)
         credentials = {} if session is None else dict(session.identity.credentials)
-        if credentials and self.settings.scram is not None and cluster.name == self._login_cluster:
-            credentials = {**self.settings.scram.client, **credentials}
+        by = self.settings.oidc if "sasl.oauth.token.provider" in credentials else self.settings.scram
+        if credentials and by is not None and cluster.name == self.login_cluster:
+            credentials = {**by.client, **credentials}
         protocol = str({**cluster.client_settings, **credentials}.get("security.protocol", "PLAINTEXT"))
         if not protocol.upper().startswith("SASL"):
             credentials = {}  # nobody logs in at this cluster: roles alone decide

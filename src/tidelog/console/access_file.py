@@ -93,19 +93,16 @@ def read_access(path: str | Path) -> AccessSettings:
 
 def _scram(table: Mapping[str, object]) -> ScramSettings:
     _known(table, ("client", "mechanisms"), "scram")
-    client = table.get("client", {})
     mechanisms = table.get("mechanisms", list(MECHANISMS))
-    if not isinstance(client, dict):
-        raise ConfigError(f"{SETTING}: scram.client", str(client), "expected a table of client settings")
     if not isinstance(mechanisms, list) or not mechanisms or not set(mechanisms) <= set(MECHANISMS):
         raise ConfigError(
             f"{SETTING}: scram.mechanisms", str(mechanisms), f"expected a list of {', '.join(MECHANISMS)}"
         )
-    return ScramSettings(client, tuple(mechanisms))
+    return ScramSettings(_client(table, "scram"), tuple(mechanisms))
 
 
 def _oidc(table: Mapping[str, object], public_url: str) -> OidcSettings:
-    _known(table, (*OIDC_TEXTS, "client_secret_file", "acts_as_user"), "oidc")
+    _known(table, (*OIDC_TEXTS, "client_secret_file", "acts_as_user", "client"), "oidc")
     texts = {name: _text(table, name, "") for name in OIDC_TEXTS if name in table}
     missing = [name for name in ("issuer", "client_id") if not texts.get(name)]
     if missing:
@@ -118,7 +115,15 @@ def _oidc(table: Mapping[str, object], public_url: str) -> OidcSettings:
         client_secret=_secret(_text(table, "client_secret_file", "")),
         redirect_url=f"{public_url.rstrip('/')}/login/oidc/callback" if public_url else "",
         acts_as_user=acts,
+        client=_client(table, "oidc"),
     )
+
+
+def _client(table: Mapping[str, object], where: str) -> dict[str, object]:
+    client = table.get("client", {})
+    if not isinstance(client, dict):
+        raise ConfigError(f"{SETTING}: {where}.client", "", "expected a table of client settings")
+    return client
 
 
 def _secret(path: str) -> Password | None:

@@ -46,6 +46,8 @@ class OidcSettings:
     groups_claim: str = "groups"
     acts_as_user: bool = False
     """Whether the access token logs in at the cluster, by SASL/OAUTHBEARER."""
+    client: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """Client settings over those of the cluster, for the SASL listener."""
 
     def __post_init__(self) -> None:
         check_url("console.oidc.issuer", self.issuer)

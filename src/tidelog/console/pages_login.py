@@ -53,6 +53,7 @@ class LoginPages:
     def __init__(self, site: Site, access: Access) -> None:
         self._site = site
         self._access = access
+        access.login_cluster = site.clusters.first.name
 
     async def form(self, request: Request) -> Response:
         return self._form(request, local_path(request.query_params.get("then", "")), "", 200)
