@@ -17,7 +17,12 @@ from tests.console.site import Site
 from tests.support.sasl_broker import free_address
 from tidelog import Admin
 from tidelog.clients.admin import AclBinding, AclOperation, AclResourceType, UserScramCredentialUpsertion
+from tidelog.console.access import Access
+from tidelog.console.access_file import AccessSettings, ScramSettings
+from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.csrf import COOKIE
+from tidelog.console.roles import EVERYTHING
+from tidelog.console.server import ConsoleServer
 from tidelog.testing import Broker
 
 AUDIT = "tidelog.console.audit"
@@ -96,9 +101,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Ite
 class Browser:
     """A browser: keeps cookies, sends the headers of browsers, and the tokens of the pages it has seen."""
 
-    def __init__(self, site: Site, address: str = "127.0.0.1") -> None:
+    def __init__(self, site: Site, address: str = "127.0.0.1", url: str = "") -> None:
         transport = httpx.HTTPTransport(local_address=address)
-        self.http = httpx.Client(base_url=site.url, timeout=30, transport=transport)
+        self.http = httpx.Client(base_url=url or site.url, timeout=30, transport=transport)
         self.token = ""
 
     def page(self, path: str, **options: Any) -> httpx.Response:
@@ -265,6 +270,26 @@ def test_the_console_acts_as_the_principal(alice: Browser, guarded: Site) -> Non
     assert refused.status_code == 403
     assert refused.json()["error"]["code"] == "GroupAuthorizationFailed"
     bob.http.close()
+
+
+def test_a_console_without_credentials_asks_a_cluster_as_those_who_log_in(guarded: Site) -> None:
+    """`tidelog console` in front of a cluster that asks who connects."""
+    address = guarded.broker.address_of("SASL")
+    settings = {"bootstrap.servers": address, "security.protocol": "SASL_PLAINTEXT"}
+    access = Access(settings=AccessSettings(ScramSettings(), roles=EVERYTHING, idle_seconds=60))
+    server = ConsoleServer("127.0.0.1", 0, lambda: Clusters([Cluster("far", settings)]), access)
+    server.start()
+    try:
+        browser = Browser(guarded, url=server.url)
+        assert browser.login("bob").status_code == 303
+        answer = browser.http.get("/api/clusters/far/topics")
+        assert [topic["name"] for topic in answer.json()["topics"]] == ["l-open"]
+        assert "l-group" in browser.page("/clusters/far/groups").text
+        assert [session.identity.name for session in access.sessions] == ["User:bob"]
+        browser.http.close()
+    finally:
+        server.close()
+    assert len(access.sessions) == 0
 
 
 def names(browser: Browser) -> set[str]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 BACKGROUND_HEADER: Final = "x-background"
 """Sent by pages that renew themselves: nobody is there to use the session."""
+EXPIRE_SECONDS: Final = 30.0
 RESOURCES: Final = ("topic", "group")
 AREAS: Final = {"records": "topic", "analysis": "topic"}
 
@@ -70,6 +71,7 @@ class Access:
         """The name of the cluster whose users log in; the client settings of logins are for it."""
         self._clusters: dict[tuple[str, str], PrincipalCluster] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._expiring: asyncio.Task[None] | None = None
 
     @property
     def needs_login(self) -> bool:
@@ -186,8 +188,20 @@ class Access:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
+    def start(self) -> None:
+        """End sessions when their time is over, also while nobody asks for anything."""
+        if self.needs_login and self._expiring is None:
+            self._expiring = asyncio.create_task(self._expire())
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_SECONDS)
+            self.sessions.expire()
+
     async def close(self) -> None:
         """End all sessions, and close their clients."""
+        if self._expiring is not None:
+            self._expiring.cancel()
         self.sessions.close()
         if self._closing:
             await asyncio.wait(self._closing)

@@ -119,6 +119,7 @@ class ConsoleServer:
                 timeout_graceful_shutdown=1,
             )
         )
+        app.state.access.start()
         for cluster in clusters:
             # A cluster that asks who connects is sampled as those who have logged in.
             if cluster.local is not None or not app.state.access.needs_login:
