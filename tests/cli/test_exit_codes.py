@@ -18,6 +18,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "console-producer": ("--topic", "t", "--producer.config", FILE),
     "console-consumer": ("--topic", "t", "--timeout-ms", "100", "--command-config", FILE),
     "health": (),
+    "top": ("--once",),
     "produce": ("t", "--command-config", FILE),
     "consume": ("t", "--command-config", FILE),
     "topics": ("--list",),
@@ -81,7 +82,8 @@ def test_a_broker_that_is_not_there_ends_a_tool_with_1(
     monkeypatch.setattr("tidelog.cli.existing.UNKNOWN_TOPIC_SECONDS", 0.1)
     file = tmp_path / "file"
     file.write_text(CONTENTS.get(name, SHORT))
-    arguments = [str(file) if argument is FILE else argument for argument in CALLS[name]]
+    given = {FILE: str(file), "BUNDLE": str(tmp_path / "bundle.zip")}
+    arguments = [given.get(argument, argument) for argument in CALLS[name]]
     result = CliRunner().invoke(main, [name, "--bootstrap-server", NOBODY, *arguments], input=b"one\n")
     assert result.exit_code == 1, result.output
     assert NOBODY in result.output

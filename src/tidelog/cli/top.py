@@ -1,0 +1,213 @@
+"""`tidelog top`: brokers, topics and groups of a cluster, live in the terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.cli.cluster_load import (
+    GROUP_SORTS,
+    SORTS,
+    TOPIC_SORTS,
+    ClusterLoad,
+    ClusterSample,
+    load_between,
+    sample,
+)
+from tidelog.cli.flags import WrongUsage, bootstrap_server, switch, valued
+from tidelog.cli.output import FORM, FORMS, failing, open_admin, print_json, tool_command
+from tidelog.cli.terminal import visible
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from tidelog.clients.admin import Admin
+
+TIMEOUT_MS = 10_000
+# Lines of the terminal beside the rows: titles, headers, spaces between the tables, the line of keys.
+OTHER_LINES = 10
+
+
+@tool_command("top")
+@bootstrap_server
+@valued("--command-config", "FILE", "A properties file with settings of the connection.")
+@switch("--once", "Print one look with rates over the interval, and end: for scripts.")
+@click.option("--interval", type=click.FloatRange(min=0.05), default=2.0, show_default=True, help="Seconds.")
+@click.option("--sort", type=click.Choice(SORTS), default="rate", show_default=True, help="The first order.")
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="The most topics and groups; 0 for all.")
+@click.option("--output", type=click.Choice(["text", *FORMS]), default="text", help="The form of --once.")
+@click.pass_context
+def top(
+    ctx: click.Context,
+    bootstrap_server: str,
+    command_config: str | None,
+    once: bool,
+    interval: float,
+    sort: str,
+    limit: int,
+    output: str,
+) -> None:
+    """Show brokers, topics with rates and groups with lag. Keys: q ends, s, n, r and z change the order."""
+    if output != "text" and not once:
+        raise WrongUsage("--output goes with --once", ctx)
+    if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise WrongUsage("top needs a terminal; in a script give --once", ctx)
+    ctx.meta[FORM] = output
+    with failing(), open_admin(bootstrap_server, command_config, timeout_ms=TIMEOUT_MS) as admin:
+        if once:
+            before = sample(admin)
+            time.sleep(interval)
+            print_once(load_between(before, sample(admin)), sort, limit, output)
+        else:
+            watch(admin, interval, sort, limit)
+
+
+def arranged(load: ClusterLoad, sort: str, limit: int) -> ClusterLoad:
+    """The same load in an order, with the first topics and groups of it."""
+    most = limit or None
+    return ClusterLoad(
+        load.cluster,
+        load.seconds,
+        load.brokers,
+        sorted(load.topics, key=TOPIC_SORTS[sort])[:most],
+        sorted(load.groups, key=GROUP_SORTS[sort])[:most],
+    )
+
+
+def print_once(load: ClusterLoad, sort: str, limit: int, output: str) -> None:
+    load = arranged(load, sort, limit)
+    if output in ("table", "csv"):
+        print_json([{"kind": kind, "name": name, **cells} for kind, name, cells in flat(load)])
+    elif output != "text":
+        print_json(asdict(load))
+    else:
+        from rich.console import Console
+
+        width = 200 if not sys.stdout.isatty() else None
+        Console(highlight=False, width=width).print(view(load, sort))
+
+
+def flat(load: ClusterLoad) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """A row for each broker, topic and group."""
+    for broker in load.brokers:
+        yield "broker", str(broker.broker), asdict(broker)
+    for topic in load.topics:
+        yield "topic", topic.topic, asdict(topic)
+    for group in load.groups:
+        yield "group", group.group, asdict(group)
+
+
+def view(load: ClusterLoad, sort: str) -> Group:
+    """Three tables. Names come from others: control characters of theirs are escaped."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    def table(title: str, names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+        made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for index, name in enumerate(names):
+            made.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
+        for row in rows:
+            made.add_row(*(Text(visible(cell)) for cell in row))
+        return made
+
+    brokers = [
+        (
+            f"{each.broker} {each.address}" + (" controller" if each.controller else ""),
+            f"{each.leaders:,}",
+            f"{each.replicas:,}",
+            rate(each.records_per_second),
+            size(each.bytes),
+        )
+        for each in load.brokers
+    ]
+    topics = [
+        (
+            each.topic,
+            f"{each.partitions:,}",
+            rate(each.records_per_second),
+            size(each.bytes_per_second) + "/s",
+            size(each.bytes),
+            f"{each.out_of_sync:,}",
+        )
+        for each in load.topics
+    ]
+    groups = [
+        (each.group, each.state, f"{each.lag:,}", rate(each.consumed_per_second), f"{each.topics:,}")
+        for each in load.groups
+    ]
+    return Group(
+        Text(visible(f"cluster {load.cluster}, sorted by {sort}")),
+        table("", ("broker", "leaders", "replicas", "records", "bytes"), brokers),
+        table("", ("topic", "partitions", "records", "bytes in", "bytes", "out of sync"), topics),
+        table("", ("group", "state", "lag", "consumed", "topics"), groups),
+    )
+
+
+def rate(number: float) -> str:
+    return f"{number:,.0f}/s" if number >= 10 or number == 0 else f"{number:,.1f}/s"
+
+
+def size(number: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} TiB"
+
+
+def watch(admin: Admin, interval: float, sort: str, limit: int) -> None:
+    """Draw until q or Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    before: ClusterSample = sample(admin)
+    after = before
+    with Live(console=console, screen=True, auto_refresh=False) as live, keys() as pressed:
+        while True:
+            rows = limit or max(3, (console.height - OTHER_LINES - len(after.nodes)) // 2)
+            live.update(view(arranged(load_between(before, after), sort, rows), sort), refresh=True)
+            key = pressed(interval)
+            if key in ("q", "Q", "\x03", "\x1b"):
+                return
+            chosen = next_sort(sort, key)
+            if chosen != sort:
+                sort = chosen
+                continue
+            before, after = after, sample(admin)
+
+
+def next_sort(sort: str, key: str) -> str:
+    """The order after a key: s goes to the next one, n, r and z choose name, rate and size."""
+    if key == "s":
+        return SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+    return {"n": "name", "r": "rate", "z": "size"}.get(key, sort)
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[float], str]]:
+    """Reads single keys of the terminal: a call waits up to so many seconds, and returns "" without a key."""
+    import termios
+    import tty
+
+    file = sys.stdin.fileno()
+    before = termios.tcgetattr(file)
+    tty.setcbreak(file)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([file], [], [], seconds)
+        return os.read(file, 1).decode(errors="replace") if ready else ""
+
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)

@@ -1,0 +1,113 @@
+"""`tidelog top`: rates between two looks, orders, one look for scripts, and keys on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.cli.client_tools import NewName, Tool, make_topic, tool
+from tests.cli.test_terminals import HIDE_CURSOR, SHOW_CURSOR, Terminal, on_a_terminal
+from tests.support.group_members import Members
+from tests.support.wait import eventually
+from tidelog.cli.cluster_load import ClusterSample, load_between
+from tidelog.cli.top import arranged, next_sort, size, view
+
+__all__ = ["tool"]
+
+BEFORE = ClusterSample(
+    at=10.0,
+    cluster_id="c",
+    controller=1,
+    nodes={1: "a:1", 2: "b:1"},
+    leaders={("t", 0): 1, ("t", 1): 2, ("u", 0): None},
+    replicas={1: 2, 2: 1},
+    out_of_sync={"t": 1},
+    ends={("t", 0): 100, ("t", 1): 50},
+    sizes={(1, "t"): 1000, (2, "t"): 500},
+    groups={"g\x1b": "Stable"},
+    committed={"g\x1b": {("t", 0): 90}},
+)
+AFTER = replace(
+    BEFORE,
+    at=12.0,
+    ends={("t", 0): 140, ("t", 1): 50, ("u", 0): 7},
+    sizes={(1, "t"): 3000, (2, "t"): 500, (1, "u"): 9},
+    committed={"g\x1b": {("t", 0): 130}},
+)
+
+
+def test_rates_and_lag() -> None:
+    load = load_between(BEFORE, AFTER)
+    assert [(each.broker, each.records_per_second, each.bytes) for each in load.brokers] == [
+        (1, 20.0, 3009),
+        (2, 0.0, 500),
+    ]
+    first, second = load.topics
+    assert (first.topic, first.records_per_second, first.bytes_per_second) == ("t", 20.0, 1000.0)
+    assert (second.topic, second.records_per_second, second.bytes) == ("u", 0.0, 9), (
+        "new since the first look"
+    )
+    (group,) = load.groups
+    assert (group.lag, group.consumed_per_second, group.topics) == (10, 20.0, 1)
+
+
+def test_orders() -> None:
+    load = load_between(BEFORE, AFTER)
+    assert [each.topic for each in arranged(load, "rate", 1).topics] == ["t"]
+    assert [each.topic for each in arranged(load, "name", 0).topics] == ["t", "u"]
+    assert next_sort("rate", "s") == "size"
+    assert next_sort("name", "s") == "rate"
+    assert next_sort("rate", "n") == "name"
+    assert next_sort("rate", "x") == "rate"
+    assert [size(number) for number in (0, 1023, 2048, 3 << 40)] == ["0 B", "1,023 B", "2.0 KiB", "3.0 TiB"]
+
+
+def test_names_of_others_are_escaped() -> None:
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(view(load_between(BEFORE, AFTER), "rate"))
+    text = console.export_text()
+    assert "\x1b" not in text
+    assert "g\\x1b" in text
+
+
+def test_one_look_for_scripts(bootstrap: str, tool: Tool, new_name: NewName) -> None:
+    members = Members(bootstrap)
+    topic, group = members.topic(new_name("t"), 1, 5), new_name("g")
+    members.commit(group, {(topic, 0): 2})
+    result = tool("top", "--once", "--interval", "0.05", "--output", "json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert topic in [each["topic"] for each in found["topics"]]
+    (mine,) = [each for each in found["groups"] if each["group"] == group]
+    assert mine["lag"] == 3
+    text = tool("top", "--once", "--interval", "0.05", "--sort", "name").stdout
+    assert topic in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("arguments", [("--output", "json"), ()])
+def test_without_a_terminal_it_asks_for_once(tool: Tool, arguments: tuple[str, ...]) -> None:
+    result = tool("top", *arguments)
+    assert result.exit_code == 1
+    assert "--once" in result.stderr
+
+
+def test_keys_on_a_terminal(bootstrap: str, tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+
+    def press(process: subprocess.Popen[bytes], terminal: Terminal) -> None:
+        eventually(lambda: topic in terminal.shown, "the topic is shown", timeout=60)
+        os.write(terminal._ours, b"n")
+        eventually(lambda: "sorted by name" in terminal.shown, "the order changes", timeout=60)
+        os.write(terminal._ours, b"q")
+
+    ran = on_a_terminal(bootstrap, "top", "--interval", "0.3", "--limit", "500", meanwhile=press)
+    assert ran.exit_code == 0, ran.terminal
+    assert ran.terminal.rfind(SHOW_CURSOR) > ran.terminal.rfind(HIDE_CURSOR) >= 0
+    assert ran.terminal.rfind("\x1b[?1049l") > ran.terminal.rfind("\x1b[?1049h") >= 0, "the screen is back"
