@@ -93,6 +93,7 @@ TOOLS: dict[str, Tool] = {
     "zookeeper": Tool("tidelog.cli.zookeeper", "zookeeper", "Run a ZooKeeper server."),
     "tree": Tool("tidelog.cli.tree", "tree", "Copy the metadata tree to other stores."),
     "profile": Tool("tidelog.cli.profile", "profile", "Keep named clusters, and choose one of them."),
+    "sql": Tool("tidelog.cli.sql", "sql", "Run a query over topics."),
     "top": Tool("tidelog.cli.top", "top", "Show brokers, topics and groups live in the terminal."),
     "health": Tool("tidelog.cli.health", "health", "Print whether a cluster is healthy, and why not."),
     "doctor": Tool("tidelog.cli.doctor", "doctor", "Check whether this machine can run a broker."),
