@@ -19,6 +19,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "console-consumer": ("--topic", "t", "--timeout-ms", "100", "--command-config", FILE),
     "health": (),
     "top": ("--once",),
+    "bundle": ("--to", "BUNDLE"),
     "sql": ("select 1 from t", "--command-config", FILE),
     "produce": ("t", "--command-config", FILE),
     "consume": ("t", "--command-config", FILE),

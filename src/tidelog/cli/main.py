@@ -96,6 +96,7 @@ TOOLS: dict[str, Tool] = {
     "sql": Tool("tidelog.cli.sql", "sql", "Run a query over topics."),
     "top": Tool("tidelog.cli.top", "top", "Show brokers, topics and groups live in the terminal."),
     "health": Tool("tidelog.cli.health", "health", "Print whether a cluster is healthy, and why not."),
+    "bundle": Tool("tidelog.cli.bundle", "bundle", "Collect what a maintainer needs, without secrets."),
     "doctor": Tool("tidelog.cli.doctor", "doctor", "Check whether this machine can run a broker."),
     "check": Tool("tidelog.cli.check", "check", "Check a cluster for ways to lose records."),
     "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes words."),
