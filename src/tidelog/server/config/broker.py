@@ -25,6 +25,7 @@ from tidelog.server.config.broker_definition import (
     security_settings,
     tls_listener_settings,
 )
+from tidelog.server.config.broker_rules import check_dirs, check_together
 from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
 from tidelog.server.config.listeners import Listeners, resolve_listeners
 
@@ -355,7 +356,7 @@ class BrokerConfig:
         for name in ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"):
             key = self.definition[name]
             attributes[key.attribute] = key.parse(self.resolved_text(name)[0])
-        _check_together(attributes)
+        check_together(attributes)
         self._values = values
         self.revision += 1
         for attribute, value in attributes.items():
@@ -363,7 +364,7 @@ class BrokerConfig:
         dirs = self.log_dirs or self.log_dir
         self.data_dirs = tuple(os.path.abspath(directory) for directory in dirs)
         self.connections_per_ip = _host_counts(self.max_connections_per_ip_overrides)
-        _check_dirs(self.data_dirs)
+        check_dirs(self.data_dirs)
         listeners = self._resolve_listeners()
         self.endpoints = listeners.bound
         self.advertised_endpoints = listeners.advertised
@@ -567,35 +568,3 @@ def _suggestion(name: str) -> str:
 def _host_counts(text: str) -> dict[str, int]:
     pairs = (pair.strip().rpartition(":") for pair in text.split(",") if pair.strip())
     return {host.strip(): int(count) for host, _, count in pairs}
-
-
-def _check_dirs(dirs: tuple[str, ...]) -> None:
-    if not dirs:
-        raise ConfigError("log.dirs", "", "at least one folder is needed")
-    if len(set(dirs)) != len(dirs):
-        raise ConfigError("log.dirs", ",".join(dirs), "a folder occurs twice")
-
-
-def _check_together(values: Mapping[str, ConfigValue]) -> None:
-    """Check rules of several settings, and rules of resolved values."""
-
-    def number(attribute: str) -> int:
-        value = values[attribute]
-        return value if isinstance(value, int) else 0
-
-    if number("log_roll_ms") < 1:
-        raise ConfigError("log.roll.ms", str(values["log_roll_ms"]), "expected at least 1")
-    if number("log_roll_jitter_ms") < 0:
-        raise ConfigError("log.roll.jitter.ms", str(values["log_roll_jitter_ms"]), "expected at least 0")
-    if number("log_retention_ms") == 0:
-        raise ConfigError("log.retention.ms", "0", "expected at least 1, or -1 to keep everything")
-    queued, largest = number("queued_max_request_bytes"), number("socket_request_max_bytes")
-    if 0 < queued < largest:
-        problem = f"expected at least socket.request.max.bytes, which is {largest}, or -1 for no bound"
-        raise ConfigError("queued.max.request.bytes", str(queued), problem)
-    bits = number("password_encoder_key_length")
-    if bits not in (128, 192, 256):
-        raise ConfigError("password.encoder.key.length", str(bits), "expected 128, 192 or 256")
-    if number("max_connections_per_ip") == 0 and not values["max_connections_per_ip_overrides"]:
-        problem = "nobody could connect; name hosts in max.connections.per.ip.overrides"
-        raise ConfigError("max.connections.per.ip", "0", problem)
