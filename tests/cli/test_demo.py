@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -190,6 +191,13 @@ def test_a_killed_demonstration_takes_its_broker_along(tmp_path: Path) -> None:
         running.process.kill()
         running.process.wait()
         eventually(lambda: not alive(family), "the broker is gone", 15)
+
+
+def test_the_console_answers_at_the_address_that_is_printed(tmp_path: Path) -> None:
+    with demo(tmp_path, "--port", "0", "--no-spark") as running:
+        address = running.says(r"console at  (http://127\.0\.0\.1:\d+)")[1]
+        with urllib.request.urlopen(f"{address}/api/clusters", timeout=30) as answer:
+            assert answer.status == 200
 
 
 def test_a_busy_port_is_named(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ class BrokerProcess(Process):
             "transaction.two.phase.commit.enable": "true",
         }
         if not missing_packages():
-            settings["console.listener"] = f"127.0.0.1:{console_port()}"
+            settings["console.listener"] = f"127.0.0.1:{console_port() if options.port else 0}"
         arguments = ["start", "--ready-file", str(self._ready), "--log-level", "WARN"]
         for name, value in settings.items():
             arguments += ["--override", f"{name}={value}"]
