@@ -310,7 +310,9 @@ async def replay_record(call: Call[None, ReplayBody]) -> ProducedAnswer:
     if found is None:
         raise not_found(f"The record {topic}-{partition} at offset {offset}")
     target = body.target or topic
-    if target != topic and not call.access.may(call.principal, "records.produce", f"topic:{target}"):
+    if target != topic and not call.access.may(
+        call.principal, "records.produce", f"topic:{target}", call.cluster.name
+    ):
         raise ApiError(403, "FORBIDDEN", f"You may not produce to topic {target}.")
     await check_target(call, target, body.partition)
     try:

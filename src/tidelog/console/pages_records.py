@@ -189,7 +189,7 @@ class ExportQuery(Struct):
 async def export_page(view: View) -> Response:
     """The file of an export: the records from the start point of the query on, in the order of partitions."""
     topic = view.path["topic"]
-    if not view.access.may(view.principal, "records.export", f"topic:{topic}"):
+    if not view.access.may(view.principal, "records.export", f"topic:{topic}", view.cluster.name):
         raise ApiError(403, "FORBIDDEN", f"You may not export records of topic {topic}.")
     query: RecordsQuery = parse_query(RecordsQuery, view.request)
     wanted: ExportQuery = parse_query(ExportQuery, view.request)
