@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pytest
 from click.testing import CliRunner
 
 from tests.cli.client_tools import Tool, tool
@@ -11,7 +13,7 @@ from tidelog.cli.cluster_health import ClusterHealth, Reason, folder_reasons, st
 from tidelog.cli.cluster_status import BrokerStatus, ClusterStatus
 from tidelog.cli.main import main
 from tidelog.clients.admin.cluster import LogDirDescription
-from tidelog.errors import KafkaStorageError
+from tidelog.errors import KafkaStorageError, NetworkException
 
 __all__ = ["tool"]
 
@@ -38,6 +40,26 @@ def test_an_unhealthy_cluster_ends_with_10(tool: Tool) -> None:
 def test_no_answer_is_a_failure_and_not_a_state() -> None:
     result = CliRunner().invoke(main, ["health", "--bootstrap-server", "127.0.0.1:1"])
     assert result.exit_code == 1
+
+
+def test_who_watches_sees_a_cluster_go_and_come_back(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = ClusterHealth("c", 1, (1,), 0, 0, ())
+    answers = iter(
+        [replace(fine, reasons=(Reason("offline", "1 partitions are offline"),)), None, None, fine]
+    )
+
+    def answer(*_: object) -> ClusterHealth:
+        found = next(answers)
+        if found is None:
+            raise NetworkException("no broker answered")
+        return found
+
+    monkeypatch.setattr("tidelog.cli.cluster_health.ask_health", answer)
+    result = tool("health", "--exit-when-healthy", "--interval", "0.05")
+    assert result.exit_code == 0, result.output
+    states = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
+    assert [line.partition(":")[0] for line in states] == ["unhealthy", "unhealthy", "healthy"]
+    assert "no broker answered" in result.stdout, "and only once, though it was asked twice"
 
 
 def test_reasons_of_a_cluster() -> None:

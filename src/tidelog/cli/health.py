@@ -9,6 +9,7 @@ import click
 
 from tidelog.cli.flags import bootstrap_server, switch, valued
 from tidelog.cli.output import failing, open_admin, output_option, print_json, tool_command
+from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.cli.cluster_health import ClusterHealth
@@ -56,7 +57,12 @@ def health(
     with failing(), open_admin(bootstrap_server, command_config, timeout_ms=TIMEOUT_MS) as admin:
         before: ClusterHealth | None = None
         while True:
-            found = ask_health(admin, disk_free)
+            try:
+                found = ask_health(admin, disk_free)
+            except KafkaError as error:
+                if not (watch or exit_when_healthy):
+                    raise
+                found = no_answer(str(error))  # who watches wants to see the cluster come back
             if found != before:
                 show(found, output)
             before, code = found, 0 if found.healthy else UNHEALTHY
@@ -64,6 +70,13 @@ def health(
                 break
             time.sleep(interval)
     ctx.exit(code)
+
+
+def no_answer(words: str) -> ClusterHealth:
+    """The health of a cluster that does not answer."""
+    from tidelog.cli.cluster_health import ClusterHealth, Reason
+
+    return ClusterHealth("unknown", None, (), 0, 0, (Reason("no-answer", words),))
 
 
 def show(found: ClusterHealth, output: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +169,8 @@ def quoted(text: str) -> str:
 
 
 def read_toml(path: Path) -> dict[str, object]:
+    import tomllib  # only if there is a file: every tool comes here
+
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
