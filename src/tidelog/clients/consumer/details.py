@@ -24,7 +24,7 @@ class Watermarks(NamedTuple):
 def read_details(consumer: Consumer, *, control_records: bool = False) -> None:
     """Let `poll` return `DetailedRecord`s; called before the consumer is told what to read."""
     reader = ControlRecordReader if control_records else DetailedReader
-    consumer._core.fetcher.new_reader = cast("type[RecordReader]", reader)  # the same methods
+    consumer._core.fetcher.reader_class = cast("type[RecordReader]", reader)  # the same methods
 
 
 def watermarks(consumer: Consumer, partition: PartitionKey) -> Watermarks:

@@ -122,8 +122,8 @@ class Fetcher:
         self.marks: list[tuple[PartitionState, int, int | None, int]] = []
         """The partitions of the records taken last: their turns, and their positions before."""
         self.reset_policy: Callable[[], int] | None = None
-        self.new_reader: type[RecordReader] = RecordReader
-        """Makes the reader of a completed fetch; `details` sets one that keeps more of each record."""
+        self.reader_class: type[RecordReader] | None = None
+        """A reader that keeps more of each record, set by `details`."""
         self._client = client
         self._settings = settings
         self._subscription = subscription
@@ -492,7 +492,7 @@ class Fetcher:
         if self._committed:
             entries = data.aborted_transactions or ()
             aborted = sorted((entry.first_offset, entry.producer_id) for entry in entries)
-        reader = self.new_reader(
+        reader = (self.reader_class or RecordReader)(
             records,
             state.name.topic,
             state.name.partition,
