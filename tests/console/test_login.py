@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.console.fake_provider import CLIENT, SECRET, Provider
 from tests.console.site import Site
 from tests.support.sasl_broker import free_address
+from tests.support.wait import eventually
 from tidelog import Admin
 from tidelog.clients.admin import AclBinding, AclOperation, AclResourceType, UserScramCredentialUpsertion
 from tidelog.console.access import Access
@@ -167,9 +168,10 @@ def test_nothing_is_shown_without_a_login(guarded: Site, browser: Browser) -> No
 def test_a_login_leads_to_the_page_that_was_asked_for(browser: Browser) -> None:
     answer = browser.login("alice", then="/clusters/local/groups?sort=lag")
     assert answer.headers["location"] == "/clusters/local/groups?sort=lag"
-    page = browser.page("/clusters/local/groups")
-    assert "alice" in page.text
-    assert "l-group" in page.text
+    assert "alice" in browser.page("/clusters/local/groups").text
+    eventually(
+        lambda: "l-group" in browser.page("/clusters/local/groups").text, "the group is shown", timeout=30.0
+    )
     for elsewhere in ("https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)"):
         assert browser.login("alice", then=elsewhere).headers["location"] == "/"
 
@@ -255,11 +257,11 @@ def test_a_login_form_of_another_site_is_refused(guarded: Site) -> None:
 
 def test_the_console_acts_as_the_principal(alice: Browser, guarded: Site) -> None:
     """Bob's ACLs let him see one topic, and change nothing, though his role would allow it."""
-    assert {"l-open", "l-secret"} <= names(alice)
+    sees(alice, "l-open", "l-secret")
     bob = Browser(guarded, "127.0.0.80")
     assert bob.login("bob").status_code == 303
     bob.page("/clusters/local")
-    assert names(bob) == {"l-open"}
+    sees(bob, "l-open")
     group = bob.http.get("/api/clusters/local/groups/l-group").json()
     assert [row["topic"] for row in group["partitions"]] == ["l-open"]
     assert bob.http.get("/api/clusters/local/topics/l-secret").status_code == 404
@@ -282,8 +284,7 @@ def test_a_console_without_credentials_asks_a_cluster_as_those_who_log_in(guarde
     try:
         browser = Browser(guarded, url=server.url)
         assert browser.login("bob").status_code == 303
-        answer = browser.http.get("/api/clusters/far/topics")
-        assert [topic["name"] for topic in answer.json()["topics"]] == ["l-open"]
+        sees(browser, "l-open", cluster="far")
         assert "l-group" in browser.page("/clusters/far/groups").text
         assert [session.identity.name for session in access.sessions] == ["User:bob"]
         browser.http.close()
@@ -292,10 +293,17 @@ def test_a_console_without_credentials_asks_a_cluster_as_those_who_log_in(guarde
     assert len(access.sessions) == 0
 
 
-def names(browser: Browser) -> set[str]:
-    answer = browser.http.get("/api/clusters/local/topics")
-    assert answer.status_code == 200, answer.text
-    return {topic["name"] for topic in answer.json()["topics"]}
+def sees(browser: Browser, *topics: str, cluster: str = "local") -> None:
+    """The topics are listed, some seconds after they were made, and never another one."""
+
+    def seen() -> bool:
+        answer = browser.http.get(f"/api/clusters/{cluster}/topics")
+        assert answer.status_code == 200, answer.text
+        found = {topic["name"] for topic in answer.json()["topics"]}
+        assert found <= set(topics)
+        return found == set(topics)
+
+    eventually(seen, f"{topics} are listed", timeout=30.0)
 
 
 def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, str]]:
@@ -373,7 +381,7 @@ def test_a_login_at_a_provider(browser: Browser, provider: Provider) -> None:
     answer = browser.page(provider.approve(begin(browser, "/clusters/local/groups")))
     assert (answer.status_code, answer.headers["location"]) == (303, "/clusters/local/groups")
     # carol's group of the provider is a viewer of some names.
-    assert names(browser) == {"l-open"}
+    sees(browser, "l-open")
     page = browser.page("/clusters/local/groups/l-group")
     assert "carol" in page.text
     assert "Delete the group" not in page.text
@@ -472,7 +480,7 @@ default = "admin"
             admin.create_acls([AclBinding(AclResourceType.TOPIC, "o-open", "User:carol", AclOperation.READ)])
         browser = Browser(site)
         assert browser.page(provider.approve(begin(browser))).status_code == 303
-        assert names(browser) == {"o-open"}
+        sees(browser, "o-open")
         browser.http.close()
 
 

@@ -96,7 +96,7 @@ async def pages_of_many_groups() -> None:
 
 
 def test_the_history_of_many_groups_is_small() -> None:
-    groups = scale(20, 2_000)
+    groups = scale(8, 2_000)
     broker, lags = ManyGroups(groups), GroupLags()
     tracemalloc.start()
     try:
