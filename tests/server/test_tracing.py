@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,11 +86,28 @@ def test_a_collector_that_is_gone_delays_no_request_and_no_stop(tmp_path: Path) 
         assert "spans are lost" in broker.log()
 
 
-def test_an_address_that_is_no_url_is_refused(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, {"tidelog.tracing.endpoint": "collector:4318"})
+def refused(broker: Broker) -> str:
+    """What a broker prints that does not start."""
     broker.launch()
     try:
-        assert broker.wait() == 1
+        assert broker.wait(120.0) == 1
     finally:
         broker.close()
-    assert "tidelog.tracing.endpoint=collector:4318: expected a URL" in broker.log()
+    assert "Traceback" not in broker.log()
+    return broker.log()
+
+
+def test_an_address_that_is_no_url_is_refused(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, {"tidelog.tracing.endpoint": "collector:4318"})
+    assert "tidelog.tracing.endpoint=collector:4318: expected a URL" in refused(broker)
+
+
+def test_without_the_extra_one_line_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "packages" / "opentelemetry"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('it is not installed')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (package.parent, *filter(None, sys.path)))))
+    broker = Broker(tmp_path / "broker", {"tidelog.tracing.endpoint": "http://localhost:4318/v1/traces"})
+    assert "pip install 'tidelog[otel]'" in refused(broker)
