@@ -243,7 +243,7 @@ class ClusterBroker:
             self.replicas.shutdown()
             await asyncio.to_thread(self._logs.shutdown)
 
-        asyncio.run_coroutine_threadsafe(close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
