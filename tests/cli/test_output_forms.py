@@ -103,8 +103,8 @@ def with_output(command: click.Command) -> list[click.Command]:
 
 # Tools that neither list nor describe: they run, write, read records, or print texts for other programs.
 WITHOUT = {
-    "adopt", "bundle", "completion", "config-docs", "console-consumer", "console-producer", "consume",
-    "consume-with", "demo", "dump-log", "produce", "profile",
+    "adopt", "bundle", "completion", "config-docs", "console", "console-consumer", "console-producer",
+    "consume", "consume-with", "demo", "dump-log", "produce", "profile",
     "replica-verification", "security", "sql", "start", "top", "tree", "verifiable-consumer",
     "verifiable-producer", "zookeeper",
 }  # fmt: skip

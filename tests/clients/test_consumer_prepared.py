@@ -32,10 +32,14 @@ LIMIT = 10.0
 
 
 class Interrupted:
-    """Ctrl-C while a poll waits: `before` brings records, the loop prepares them and knocks, it comes."""
+    """Ctrl-C while a poll waits: `before` brings records, the loop prepares them and knocks, it comes.
 
-    def __init__(self, before: Callable[[], None]) -> None:
+    A knock without columns is not the one: the broker may answer without records first.
+    """
+
+    def __init__(self, consumer: Consumer, before: Callable[[], None]) -> None:
         self._signals: SimpleQueue[None] = SimpleQueue()
+        self._consumer = consumer
         self._before = before
 
     def put(self, knock: None) -> None:
@@ -47,6 +51,9 @@ class Interrupted:
     def get(self, timeout: float | None = None) -> None:
         self._before()
         self._signals.get(timeout=LIMIT)
+        while self._consumer._core.fetcher._prepared is None:
+            self._consumer._waits_for_signal = True
+            self._signals.get(timeout=LIMIT)
         raise KeyboardInterrupt
 
 
@@ -67,7 +74,7 @@ def waiting(bootstrap: str, topic: str, **settings: object) -> Consumer:
 def interrupt(consumer: Consumer, before: Callable[[], None]) -> None:
     """A poll that is interrupted when its columns were filled, and before it took them."""
     knocks = consumer._signals
-    consumer._signals = Interrupted(before)  # type: ignore[assignment]
+    consumer._signals = Interrupted(consumer, before)  # type: ignore[assignment]
     try:
         for _ in range(50):  # a poll that has something else to do does not wait there
             assert not consumer.poll_arrow(0.2).num_rows

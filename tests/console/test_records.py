@@ -144,6 +144,9 @@ def test_records_are_produced_imported_and_replayed(site: Site, client: httpx.Cl
     assert client.post(path, json={"is_tombstone": True}).json()["offset"] == 1
     data = '{"key": "b", "value": {"x": 1}}\n{"value": "t"}'
     assert client.post(f"{path}/import", json={"format": "jsonl", "data": data}).json()["count"] == 2
+    foreign = client.post(f"{path}/import", json={"format": "parquet", "data": "é"})
+    assert foreign.status_code == 400
+    assert "not base64" in foreign.text
     wrong = client.post(f"{path}/import", json={"format": "csv", "data": "a,b\n1,2"})
     assert wrong.json()["error"]["message"].startswith("Record 1: a, b is unknown")
     assert client.post(f"{path}/0/2/replay", json={}).json()["offset"] == 4

@@ -355,9 +355,9 @@ async def import_records(call: Call[None, ImportBody]) -> ImportAnswer:
     body, topic = call.body, call.path["topic"]
     format = ExportFormat(body.format)
     try:
-        data = (
-            body.data.encode() if format is not ExportFormat.PARQUET else b64decode(body.data, validate=True)
-        )
+        data = body.data.encode()
+        if format is ExportFormat.PARQUET:
+            data = b64decode(data, validate=True)
         records = parse_file(format, data, keep_partitions=body.keep_partitions, keep_times=body.keep_times)
     except binascii.Error:
         raise bad(ValueError("the Parquet file is not base64")) from None

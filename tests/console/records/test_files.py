@@ -91,6 +91,7 @@ def test_what_is_masked_leaves_masked_and_is_not_imported(topic: str, with_reade
         (ExportFormat.JSON, b'{"value": "a"}\n{"valu": "a"}', "record 2: valu is unknown"),
         (ExportFormat.JSON, b'{"key": "a"}', "record 1: value is missing"),
         (ExportFormat.JSON, b'{"value": "?", "valueEncoding": "base64"}', "value is not base64"),
+        (ExportFormat.JSON, '{"value": "é", "valueEncoding": "base64"}'.encode(), "value is not base64"),
         (ExportFormat.JSON, b'{"value": "{}", "valueEncoding": "avro"}', "was decoded as avro"),
         (ExportFormat.JSON, b'{"value": "a", "headers": [1]}', "a header is a list"),
         (ExportFormat.JSON, b'{"value": "a", "timestampMs": "soon"}', "timestampMs 'soon' is not a number"),

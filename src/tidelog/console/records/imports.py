@@ -5,7 +5,6 @@ A file is read and checked as a whole before its first record is produced.
 
 from __future__ import annotations
 
-import binascii
 import csv
 import io
 import json
@@ -152,7 +151,7 @@ def _bytes(value: object, encoding: object, what: str) -> bytes | None:
     if encoding == BASE64:
         try:
             return b64decode(value, validate=True)
-        except binascii.Error:
+        except ValueError:  # also for characters that are not ASCII
             raise ImportFailed(f"{what} is not base64") from None
     if encoding == MASKED:
         raise ImportFailed(f"{what} is masked: the export does not have its bytes")
