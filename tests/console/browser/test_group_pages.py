@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.console.browser.chromium import NEEDS_CHROMIUM, faults_of, watched
 from tests.console.site import Site
 from tests.support.sasl_broker import free_address
 from tidelog import Admin
@@ -19,11 +19,7 @@ from tidelog.testing import Broker
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium"),
-]
+pytestmark = NEEDS_CHROMIUM
 HOSTILE = "<img src=x onerror=alert(1)>"
 PAGES = (
     "/groups",
@@ -70,31 +66,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 def opened(browser: Browser, site: Site, width: int = 1280, scheme: Any = "light") -> tuple[Page, list[str]]:
     """A logged-in page, and the list that gets every error of the browser's console and every alert."""
     context = browser.new_context(
         base_url=site.url, viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
     )
     page = context.new_page()
-    problems: list[str] = []
-
-    def said(message: Any) -> None:
-        if message.type in ("error", "warning") and "a status of 4" not in message.text:
-            problems.append(f"{page.url}: {message.text}")
-
-    page.on("console", said)
-    page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-    page.on("dialog", lambda dialog: (problems.append(f"{page.url}: {dialog.message}"), dialog.dismiss()))
+    problems = watched(page)
     page.goto("/clusters/local/groups")
     page.get_by_label("User").fill("alice")
     page.get_by_label("Password").fill("alice's word")
@@ -107,27 +85,14 @@ def opened(browser: Browser, site: Site, width: int = 1280, scheme: Any = "light
 def test_every_page_fits_and_has_no_fault(
     browser: Browser, shown: Site, tmp_path: Path, scheme: str, width: int
 ) -> None:
-    axe = pytest.importorskip("tests.console.axe")
     page, problems = opened(browser, shown, width, scheme)
-    faults: dict[str, list[str]] = {}
+    faults: list[str] = []
     for at, path in enumerate(PAGES):
         page.goto(f"/clusters/local{path}")
         page.screenshot(path=tmp_path / f"{at}.png", full_page=True)
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide <= 0, path
-        if axe.SCRIPT.is_file():
-            page.add_script_tag(path=str(axe.SCRIPT))
-            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-            serious = [
-                f"{fault['id']}: {node['html'][:150]}"
-                for fault in found["violations"]
-                if fault["impact"] in ("serious", "critical")
-                for node in fault["nodes"]
-            ]
-            if serious:
-                faults[path] = serious
+        faults += faults_of(page, path)
     page.context.close()
-    assert (faults, problems) == ({}, [])
+    assert (faults, problems) == ([], [])
 
 
 def test_offsets_are_reset_after_a_review(browser: Browser, shown: Site) -> None:

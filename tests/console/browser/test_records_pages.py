@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
 
+from tests.console.browser.chromium import NEEDS_CHROMIUM, faults_of, watched
 from tests.console.site import Site
 from tidelog import Producer
 from tidelog.testing import Broker
@@ -18,13 +18,7 @@ from tidelog.testing import Broker
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium"),
-]
-FOLDER = Path(__file__).parent.parent.parent.parent / ".cache" / "axe"
-AXE = next(iter(FOLDER.glob("axe-*.min.js")), None)
+pytestmark = NEEDS_CHROMIUM
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 HERE = "/clusters/local/topics/rides"
 PAGES = (
@@ -64,46 +58,11 @@ def shown() -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def watched(page: Page) -> list[str]:
-    """The lines of the browser's console and the alerts of a page; a refused filter is answered with 400."""
-    problems: list[str] = []
-
-    def said(message: Any) -> None:
-        if message.type in ("error", "warning") and "400" not in message.text:
-            problems.append(f"{page.url}: {message.text}")
-
-    page.on("console", said)
-    page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-    page.on("dialog", lambda dialog: (problems.append(f"{page.url}: {dialog.message}"), dialog.dismiss()))
-    return problems
-
-
-@pytest.fixture
-def page(browser: Browser, shown: Site) -> Iterator[Page]:
-    context = browser.new_context(base_url=shown.url, viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    problems = watched(page)
-    yield page
-    context.close()
-    assert problems == []
-
-
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_the_pages_fit_in_both_themes_and_on_a_phone(
     browser: Browser, shown: Site, scheme: str, width: int
 ) -> None:
-    """TIDELOG_SCREENSHOTS=FOLDER keeps a picture of each. axe-core looks for faults if it is there."""
+    """TIDELOG_SCREENSHOTS=FOLDER keeps a picture of each."""
     context = browser.new_context(
         base_url=shown.url, viewport={"width": width, "height": 900}, bypass_csp=True,
         color_scheme="dark" if scheme == "dark" else "light",
@@ -111,31 +70,19 @@ def test_the_pages_fit_in_both_themes_and_on_a_phone(
     page = context.new_page()
     page.set_default_timeout(60_000)
     problems = watched(page)
-    faults: dict[str, list[str]] = {}
+    faults: list[str] = []
     folder = os.environ.get("TIDELOG_SCREENSHOTS")
     for number, path in enumerate(PAGES):
         page.goto(path)
         if number == 0:
             page.wait_for_selector("#timeline svg")
             page.locator("details.record > summary").nth(1).click()
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide <= 0, f"{path} is {wide} pixels wider than the window"
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
             page.screenshot(path=f"{folder}/records-{number}-{scheme}-{width}.png")
-        if AXE is not None:
-            page.add_script_tag(path=str(AXE))
-            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-            serious = [
-                f"{fault['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
-                for fault in found["violations"]
-                if fault["impact"] in ("serious", "critical")
-                for node in fault["nodes"]
-            ]
-            if serious:
-                faults[path] = serious
+        faults += faults_of(page, path)
     context.close()
-    assert faults == {}
+    assert faults == []
     assert problems == []
 
 

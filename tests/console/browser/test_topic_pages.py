@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.console import axe
+from tests.console.browser.chromium import NEEDS_CHROMIUM, faults_of, watched
 from tests.console.site import Site
 from tidelog import Consumer
 from tidelog.testing import Broker
@@ -17,11 +16,7 @@ from tidelog.testing import Broker
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium"),
-]
+pytestmark = NEEDS_CHROMIUM
 PAGES = (
     "",
     "/topics",
@@ -53,49 +48,12 @@ def shown() -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser, shown: Site) -> Iterator[Page]:
-    """A page of its own browser profile; a line in the browser's console or an alert fails the test."""
-    context = browser.new_context(base_url=shown.url, viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    problems = watched(page)
-    yield page
-    context.close()
-    assert problems == []
-
-
-def watched(page: Page) -> list[str]:
-    problems: list[str] = []
-
-    def said(message: Any) -> None:
-        # The browser reports every answer with 4xx, such as that about a topic that does not exist.
-        if message.type in ("error", "warning") and "a status of 4" not in message.text:
-            problems.append(f"{page.url}: {message.text}")
-
-    page.on("console", said)
-    page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-    page.on("dialog", lambda dialog: (problems.append(f"{page.url}: {dialog.message}"), dialog.dismiss()))
-    return problems
-
-
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 )
 def test_no_page_has_a_serious_fault_of_accessibility(
     browser: Browser, shown: Site, scheme: str, width: int
 ) -> None:
-    if not axe.SCRIPT.is_file():
-        pytest.skip("needs axe-core, which `make test-browser` fetches by npm")
     context = browser.new_context(
         base_url=shown.url,
         viewport={"width": width, "height": 900},
@@ -104,23 +62,12 @@ def test_no_page_has_a_serious_fault_of_accessibility(
     )
     page = context.new_page()
     problems = watched(page)
-    faults: dict[str, list[str]] = {}
+    faults: list[str] = []
     for path in PAGES:
         page.goto(f"/clusters/local{path}")
-        page.add_script_tag(path=str(axe.SCRIPT))
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        serious = [
-            f"{fault['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
-            for fault in found["violations"]
-            if fault["impact"] in ("serious", "critical")
-            for node in fault["nodes"]
-        ]
-        if serious:
-            faults[path] = serious
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide <= 0, f"{path} is {wide} pixels wider than the window"
+        faults += faults_of(page, path)
     context.close()
-    assert faults == {}
+    assert faults == []
     assert problems == []
 
 
