@@ -30,7 +30,9 @@ class GapWriter:
                 "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20,
                 "topic.metadata.refresh.fast.interval.ms": 50,
-                "topic.metadata.refresh.interval.ms": 1000,
+                # It asks at once when a connection ends. If no leader is elected by then, it asks again after
+                # this time: a second would be its own share of the gap.
+                "topic.metadata.refresh.interval.ms": 100,
                 # How long it waits for the answer of a leader that is paused.
                 "socket.timeout.ms": 1500,
                 "log_level": 0,
