@@ -278,7 +278,7 @@ class RecordPrinter:
                 return
 
     def _at_the_ends(self) -> bool:
-        """Whether every partition was read up to its end; those that were are read no further."""
+        """Whether every partition was read up to its end. Pauses each partition that has come to its end."""
         for name, end in list(self._ends.items()):
             if self._consumer.position(name) >= end:
                 del self._ends[name]

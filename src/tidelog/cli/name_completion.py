@@ -37,7 +37,7 @@ def completing(list_names: Callable[[Admin], Iterable[str]]) -> Complete:
 
 
 def ask(ctx: click.Context, list_names: Callable[[Admin], Iterable[str]]) -> list[str]:
-    """The names, without those that a shell could not be given; nothing after an error."""
+    """The names that a shell can complete; none after an error."""
     from tidelog.cli.flags import BOOTSTRAP
     from tidelog.cli.output import open_admin
 

@@ -253,7 +253,7 @@ def prepared(record: NewRecord, writing: Writing) -> NewRecord:
 
 
 class Acknowledgements:
-    """Prints a line for each record that was written, and counts those that were not."""
+    """Prints a line for each acknowledged record, and counts the failed ones."""
 
     def __init__(self, shown: RecordFormatter | None) -> None:
         self._shown = shown

@@ -156,7 +156,7 @@ def nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def plan_query(query: str, known: Mapping[str, object], evaluator: Evaluator) -> QueryPlan:
-    """The topics of a query among those that exist, each with what is needed of it."""
+    """The existing topics that a query names, and the columns and offsets it needs of each."""
     tree = evaluator.tree(query)
     common = {entry["key"] for node in nodes(tree) for entry in node.get("cte_map", {}).get("map", [])}
     topics: dict[str, Wanted] = {}
@@ -180,7 +180,7 @@ def plan_query(query: str, known: Mapping[str, object], evaluator: Evaluator) ->
 
 
 def base_tables(node: Node | None) -> Iterator[Node]:
-    """The tables that are joined here, not those of subqueries."""
+    """The tables of this FROM clause. Tables of subqueries are left out."""
     if node is None:
         return
     if node["type"] == "JOIN":

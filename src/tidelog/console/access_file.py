@@ -37,7 +37,7 @@ OIDC_TEXTS: Final = ("issuer", "client_id", "scope", "principal_claim", "groups_
 
 @dataclass(slots=True, frozen=True)
 class ScramSettings:
-    """How logins are checked: client settings over those of the cluster, and the mechanisms to try."""
+    """How logins are checked. `client` overrides settings of the cluster; `mechanisms` are tried in order."""
 
     client: Mapping[str, object] = field(default_factory=dict, repr=False)
     mechanisms: tuple[str, ...] = MECHANISMS

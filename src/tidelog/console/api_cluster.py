@@ -171,7 +171,7 @@ async def list_log_dirs(call: Call[None, None]) -> LogDirList:
 
 
 async def list_broker_configs(call: Call[None, None]) -> BrokerConfigList:
-    """The settings of all brokers side by side, with those that differ marked."""
+    """The settings of all brokers side by side. Differences are marked."""
     snapshot = await call.cluster.snapshot()
     brokers = [broker.broker_id for broker in snapshot.brokers]
     return BrokerConfigList(

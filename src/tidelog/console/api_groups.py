@@ -138,7 +138,7 @@ def group_item(lags: GroupLags, group: GroupSnapshot) -> GroupItem:
 
 
 class MemberItem(Struct):
-    """A member of a group; `partitions` are those that it reads, as topic and number."""
+    """A member of a group. It reads `partitions`, each a topic and a number."""
 
     member: str
     instance: str | None

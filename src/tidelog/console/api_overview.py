@@ -20,7 +20,7 @@ class Latency(Struct):
 
 
 class Overview(Struct):
-    """The cluster in a few numbers; those of one broker's memory are None for other clusters."""
+    """The cluster in a few numbers. Numbers from a broker's memory are None for other clusters."""
 
     cluster_id: str
     controller: int | None

@@ -47,7 +47,7 @@ class OidcSettings:
     acts_as_user: bool = False
     """Whether the access token logs in at the cluster, by SASL/OAUTHBEARER."""
     client: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """Client settings over those of the cluster, for the SASL listener."""
+    """Client settings for the SASL listener. They override the cluster's."""
 
     def __post_init__(self) -> None:
         check_url("console.oidc.issuer", self.issuer)
