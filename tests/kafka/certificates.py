@@ -28,11 +28,14 @@ def make_certificates(folder: Path, password: str) -> Certificates:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("authority", "stranger"):
         _openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-                 "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")  # fmt: skip
+                 "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+                 "-keyout", f"{name}.key", "-out", f"{name}.pem")  # fmt: skip
     for name in ("server", "client"):
         _openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
                  "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
-        (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        (folder / "names").write_text(
+            "subjectAltName=IP:127.0.0.1,DNS:localhost\nauthorityKeyIdentifier=keyid\n"
+        )
         _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem",
                  "-CAkey", "authority.key", "-CAcreateserial", "-days", "2", "-out", f"{name}.crt",
                  "-extfile", "names")  # fmt: skip

@@ -19,6 +19,18 @@ from cryptography.x509.oid import NameOID
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
+_USAGE_OF_AUTHORITIES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 @dataclass(slots=True, frozen=True)
 class Signed:
@@ -50,6 +62,7 @@ def make_authority(name: str = "authority", above: Signed | None = None) -> Sign
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(name, key, above)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(_USAGE_OF_AUTHORITIES, critical=True)
     return Signed(key, _signed(builder, key, above), _chain(above))
 
 
@@ -87,8 +100,10 @@ def _name(name: str) -> x509.Name:
 def _builder(
     name: str, key: PrivateKey, authority: Signed | None, *, expired: bool = False
 ) -> x509.CertificateBuilder:
+    """A certificate with the key identifiers that Python 3.13 and later ask for by default."""
     now = datetime.datetime.now(datetime.UTC)
     issuer = _name(name) if authority is None else authority.certificate.subject
+    issuer_key = (key if authority is None else authority.key).public_key()
     return (
         x509.CertificateBuilder()
         .subject_name(_name(name))
@@ -97,6 +112,8 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(minutes=-1 if expired else 2 * 24 * 60))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
     )
 
 
