@@ -19,7 +19,7 @@ from tests.support.wait import eventually, patience
 from tidelog import Admin, NewTopic
 from tidelog.cli.main import main
 from tidelog.clients.admin import ElectionType, TopicPartitionInfo
-from tidelog.errors import KafkaError
+from tidelog.errors import KafkaError, UnknownTopicOrPartition
 
 T = TypeVar("T")
 PartitionKey = tuple[str, int]
@@ -112,8 +112,16 @@ class ElasticCluster(ClusterOfBrokers):
         return self.partitions([topic])[topic, partition].leader
 
     def await_leader(self, leader: int | None, topic: str, partition: int = 0) -> None:
+        """Wait until brokers name the leader. One that has just started may not know the topic yet."""
+
+        def is_led() -> bool:
+            try:
+                return self.leader(topic, partition) == leader
+            except UnknownTopicOrPartition:
+                return False
+
         eventually(
-            lambda: self.leader(topic, partition) == leader,
+            is_led,
             f"broker {leader} leads {topic}-{partition}",
             patience(30.0),
             0.05,

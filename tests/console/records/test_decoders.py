@@ -90,7 +90,8 @@ def test_a_decoder_reads_its_bytes(name: str, data: bytes, text: str) -> None:
     [
         ("text", b"ab\xff", "byte 0xff at position 2 is not UTF-8"),
         ("json", b"{", "not JSON"),
-        ("json", b"[" * 5000, "too deeply nested"),
+        ("json", b"[" * 5000 + b"]" * 5000, "too deeply nested"),
+        ("json", b"[" * 501 + b"]" * 501, "too deeply nested"),
         ("json", b"NaN", "NaN is not JSON"),
         ("int32", b"abc", "3 bytes; int32 has 4"),
         ("msgpack", b"\x01\x02", "1 bytes follow the value"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 from uuid import UUID
 
 from tidelog.console.records.decoder import (
@@ -17,6 +18,10 @@ from tidelog.console.records.decoder import (
     Read,
 )
 from tidelog.protocol.json import Json
+
+MAX_JSON_DEPTH: Final = 500
+"""What Python's parser itself allows differs between its versions, up to a hundred thousand levels."""
+TOO_DEEP: Final = f"the JSON is too deeply nested: more than {MAX_JSON_DEPTH} levels"
 
 
 def read_text(data: bytes) -> Read:
@@ -33,10 +38,26 @@ def read_json(data: bytes) -> Read:
     try:
         value: Json = json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        raise DecodeError("the JSON is too deeply nested") from None
+        raise DecodeError(TOO_DEEP) from None
     except ValueError as error:
         raise DecodeError(f"not JSON: {error}") from None
+    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and is_deeper(value, MAX_JSON_DEPTH):
+        raise DecodeError(TOO_DEEP)
     return Read(value, text)
+
+
+def is_deeper(value: Json, limit: int) -> bool:
+    """Whether lists and objects of a value are nested deeper than `limit`."""
+    level: list[Json] = [value]
+    for _ in range(limit):
+        level = [inner for outer in level for inner in _members(outer)]
+    return any(isinstance(one, dict | list) for one in level)
+
+
+def _members(value: Json) -> Iterable[Json]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _no_constant(name: str) -> Json:
