@@ -1,4 +1,4 @@
-"""The console of a broker that runs in this process."""
+"""The console of a broker that runs in this process; the console has a process of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import httpx
 
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog.testing import Broker
 
 
@@ -17,7 +17,9 @@ class Site:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.url = eventually(lambda: console_url(broker), "the console says its address")
+        self.url = eventually(
+            lambda: console_url(broker), "the console answers", timeout=patience(30)
+        )
         self.http = httpx.Client(base_url=self.url, timeout=30)
 
     def __enter__(self) -> Self:
@@ -27,6 +29,11 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.http.close()
+
+    @property
+    def pid(self) -> int:
+        """The process of the console, the newest one if it was started again."""
+        return int(re.findall(r"the console answers.* pid=(\d+)", "\n".join(self.broker.log_lines()))[-1])
 
     def get(self, path: str, **query: Any) -> Any:
         """The answer of an endpoint of the cluster."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 import threading
 from pathlib import Path
 
@@ -101,8 +100,6 @@ def test_a_console_ends_with_its_broker() -> None:
     with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
         url = site.url
         assert httpx.get(f"{url}/api/clusters").status_code == 200
-        # The broker's thread does not wait for 5 ms, Python's default, while the console computes.
-        assert sys.getswitchinterval() <= 0.001
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/api/clusters")
     assert threading.active_count() <= before

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support.cluster import ClusterOfBrokers
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin, NewTopic, Producer
 
 pytestmark = pytest.mark.long
@@ -32,8 +32,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfBroke
 
 @pytest.fixture
 def api(cluster: ClusterOfBrokers) -> Iterator[httpx.Client]:
-    found = re.search(r"the console answers.*url=(http://[\d.:]+)", cluster[1].log())
-    assert found is not None, cluster[1].log()
+    found = eventually(
+        lambda: re.search(r"the console answers.*url=(http://[\d.:]+)", cluster[1].log()),
+        "the console answers",
+        patience(30),
+    )
     with httpx.Client(base_url=f"{found[1]}/api/clusters/local", timeout=60) as client:
         yield client
 

@@ -245,4 +245,4 @@ class GroupLagSampler:
         groups = list(snapshot.groups.values())
         for start in range(0, len(groups), SLICE):
             self.lags.sample(groups[start : start + SLICE], now)
-            await asyncio.sleep(0)  # other requests, and other threads, have their turn
+            await asyncio.sleep(0)  # other requests have their turn

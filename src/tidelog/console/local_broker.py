@@ -1,6 +1,6 @@
-"""LocalBroker: what a console in the broker's process reads from the broker's memory.
+"""LocalBroker: what the console of a broker asks for from the broker's memory.
 
-The console knows no part of the broker. The broker passes an object that fulfils this protocol.
+The console knows no part of the broker: an object that fulfils this protocol asks it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ConnectionFigures:
 
 
 class LocalBroker(Protocol):
-    """The broker of this process. Each call runs on the broker's loop, in slices below a millisecond."""
+    """The broker that serves this console. It answers in slices below a millisecond."""
 
     @property
     def broker_id(self) -> int: ...

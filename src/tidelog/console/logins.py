@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.console.errors import ApiError
 from tidelog.console.login_limit import LoginLimit
 from tidelog.console.sessions import Identity
@@ -71,6 +70,9 @@ class ScramLogin:
 
     async def _check(self, user: str, password: str) -> str:
         """The mechanism that the user has a password for."""
+        # The broker reads the access file when it starts, and has no use for a client.
+        from tidelog.clients.admin.client import AsyncAdmin
+
         for mechanism in self._mechanisms:
             settings = self._settings | _credentials(mechanism, user, password)
             try:

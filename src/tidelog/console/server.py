@@ -1,13 +1,13 @@
-"""ConsoleServer: the console on a thread and a loop of its own, until it is closed."""
+"""Console: the pages and the API on a bound socket; ConsoleServer runs one on a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import socket
 from typing import Final
 
 import uvicorn
@@ -15,13 +15,75 @@ import uvicorn
 from tidelog.console.access import Access
 from tidelog.console.app import make_app
 from tidelog.console.clusters import Clusters
+from tidelog.console.listener import bind, is_loopback, url_of
 from tidelog.console.records.rules import RecordRules
 
 log = logging.getLogger("tidelog.console")
 
 STOP_SECONDS: Final = 5.0
-SWITCH_SECONDS: Final = 0.0005
-BACKLOG: Final = 128
+READY_POLL_SECONDS: Final = 0.005
+
+
+class _Server(uvicorn.Server):
+    """Without signal handlers: the process that runs it decides when it stops."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Console:
+    """Serves the pages of clusters on a listening socket."""
+
+    def __init__(
+        self,
+        listener: socket,
+        clusters: Clusters,
+        access: Access | None = None,
+        *,
+        rules: RecordRules | None = None,
+    ) -> None:
+        self._listener = listener
+        self._clusters = clusters
+        self._app = make_app(clusters, access, rules=rules, only_local_names=is_loopback(listener))
+
+    async def serve(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Answer requests until `stop` is set; calls `ready` when it answers. Closes clients and socket."""
+        app = self._app
+        server = _Server(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        app.state.access.start()
+        for cluster in self._clusters:
+            # A cluster that asks who connects is sampled as those who have logged in.
+            if cluster.local is not None or not app.state.access.needs_login:
+                cluster.start_sampling()
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+        try:
+            while not server.started and not serving.done():
+                await asyncio.sleep(READY_POLL_SECONDS)
+            ready()
+            stopped = asyncio.create_task(stop.wait())
+            await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+        finally:
+            app.state.site.stopping.set()
+            server.should_exit = True
+            await asyncio.wait([serving], timeout=STOP_SECONDS)
+            await app.state.access.close()
+            await self._clusters.close()
 
 
 class ConsoleServer:
@@ -40,9 +102,7 @@ class ConsoleServer:
         self._make_clusters = make_clusters
         self._access = access
         self._rules = rules
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        self._host = host
+        self._listener = bind(host, port)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -52,15 +112,7 @@ class ConsoleServer:
     @property
     def url(self) -> str:
         """http://HOST:PORT with the port that the system chose."""
-        host, port = self._socket.getsockname()[:2]
-        if host in ("0.0.0.0", "::"):
-            host = "127.0.0.1"
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        host = str(self._socket.getsockname()[0])
-        return host.startswith("127.") or host == "::1"
+        return url_of(self._listener)
 
     def start(self) -> None:
         """Start the thread, and return when the console answers. Raises what its start raised."""
@@ -73,7 +125,7 @@ class ConsoleServer:
     def close(self) -> None:
         """Stop answering, close the clients, and end the thread. Does nothing when called again."""
         if self._thread is None:
-            self._socket.close()
+            self._listener.close()
             return
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None and not loop.is_closed():
@@ -85,9 +137,6 @@ class ConsoleServer:
     # -- in the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        interval = sys.getswitchinterval()
-        # The broker's thread waits for the interpreter this long at most while the console computes.
-        sys.setswitchinterval(min(interval, SWITCH_SECONDS))
         try:
             asyncio.run(self._serve())
         except BaseException as error:
@@ -95,46 +144,11 @@ class ConsoleServer:
             if self._ready.is_set():
                 log.exception("the console ended")
         finally:
-            sys.setswitchinterval(interval)
-            self._socket.close()
+            self._listener.close()
             self._ready.set()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        clusters = self._make_clusters()
-        app = make_app(clusters, self._access, rules=self._rules, only_local_names=self.is_loopback)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        app.state.access.start()
-        for cluster in clusters:
-            # A cluster that asks who connects is sampled as those who have logged in.
-            if cluster.local is not None or not app.state.access.needs_login:
-                cluster.start_sampling()
-        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
-        try:
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.005)
-            self._ready.set()
-            stopped = asyncio.create_task(self._stop.wait())
-            await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-        finally:
-            app.state.site.stopping.set()
-            server.should_exit = True
-            await asyncio.wait([serving], timeout=STOP_SECONDS)
-            await app.state.access.close()
-            await clusters.close()
+        console = Console(self._listener, self._make_clusters(), self._access, rules=self._rules)
+        await console.serve(self._stop, self._ready.set)

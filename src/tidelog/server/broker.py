@@ -73,11 +73,11 @@ from tidelog.storage.log_manager_listener import LogManagerListener
 from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
-    from tidelog.console.server import ConsoleServer
     from tidelog.metrics.http import Health
     from tidelog.security.authorizer import Authorizer
     from tidelog.server.audit_topic import AuditTopic
     from tidelog.server.broker_security import BrokerSecurity
+    from tidelog.server.console_process import ConsoleProcess
     from tidelog.server.group_lag import GroupLag
 
 log = logging.getLogger("tidelog.server")
@@ -128,7 +128,7 @@ class Broker(LogManagerListener):
         self._new_folders: list[str] = []  # beside folders that a broker used before
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._observability = Observability(config, self.registry)
-        self._console: ConsoleServer | None = None
+        self._console: ConsoleProcess | None = None
         self._security: BrokerSecurity | None = None  # None without TLS, SASL and delegation tokens
         self._authorizer: Authorizer | None = None
         self._audit_topic: AuditTopic | None = None
@@ -191,7 +191,7 @@ class Broker(LogManagerListener):
             if self.config.console_listener is not None:
                 from tidelog.server.console import start_console
 
-                self._console = await start_console(self.config, services, server, self.address)
+                self._console = start_console(self.config, services, server, self.address)
         except (LogDirRefused, StaleTree, TreeUnavailable, TreeError) as error:
             raise StartFailed(str(error)) from error
         self.state = BrokerState.RUNNING_AS_BROKER
@@ -518,7 +518,7 @@ class Broker(LogManagerListener):
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         await self._observability.stop_canary()
         if self._console is not None:
-            await asyncio.to_thread(self._console.close)
+            await self._console.close()
         if running and self._membership is not None:
             await self._membership.leave()
         if self._server is not None:

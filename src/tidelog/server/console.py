@@ -1,9 +1,7 @@
-"""Starts the console of a broker (`console.listener`): on a thread and a loop of its own."""
+"""Starts the console of a broker (`console.listener`): checks its settings, binds, and starts its process."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from tidelog.config.properties import read_properties
@@ -12,80 +10,73 @@ from tidelog.console.extra import missing_packages
 from tidelog.server.run import StartFailed
 
 if TYPE_CHECKING:
-    from tidelog.console.clusters import Clusters
-    from tidelog.console.records.rules import RecordRules
-    from tidelog.console.server import ConsoleServer
     from tidelog.network.server import SocketServer
     from tidelog.server.config.broker import BrokerConfig
+    from tidelog.server.console_process import ConsoleProcess
     from tidelog.server.services import Services
 
-log = logging.getLogger("tidelog.server")
 
-
-async def start_console(
+def start_console(
     config: BrokerConfig, services: Services, server: SocketServer, address: str
-) -> ConsoleServer | None:
+) -> ConsoleProcess | None:
     """Start the console if there is a `console.listener`. Raises StartFailed if it cannot start."""
     if config.console_listener is None:
         return None
     missing = missing_packages()
     if missing:
         raise StartFailed(f"console.listener={config.console_listener}: {missing}")
+    from tidelog.console.broker_link import ConsoleSettings
+    from tidelog.console.listener import bind
+    from tidelog.server.console_process import ConsoleProcess
     from tidelog.server.console_view import ConsoleView
 
+    _check_files(config)
+    settings = ConsoleSettings(
+        services.broker_id,
+        config.console_cluster_name,
+        _client_settings(config, address),
+        list(config.console_pipelines),
+        config.console_read_only,
+        config.console_access_config,
+        config.console_rules_file,
+        {},
+    )
     view = ConsoleView(services, server, services.clock.ms())
-    settings = _client_settings(config, address)
-    rules = _rules(config)
-
-    def make_clusters() -> Clusters:
-        from tidelog.console.clusters import Cluster, Clusters
-
-        cluster = Cluster(
-            config.console_cluster_name, settings, local=view, pipelines=config.console_pipelines
-        )
-        return Clusters([cluster])
-
-    def start() -> ConsoleServer:
-        from tidelog.console.access import Access
-        from tidelog.console.access_file import read_settings
-        from tidelog.console.server import ConsoleServer
-
-        assert config.console_listener is not None
-        host, _, port = config.console_listener.rpartition(":")
-        access = Access(
-            read_only=config.console_read_only, settings=read_settings(config.console_access_config)
-        )
-        console = ConsoleServer(
-            host.strip("[]") or "127.0.0.1", int(port), make_clusters, access, rules=rules
-        )
-        console.start()
-        return console
-
+    host, _, port = config.console_listener.rpartition(":")
     try:
-        console = await asyncio.to_thread(start)
-        log.info("the console answers", extra={"fields": {"url": console.url}})
+        listener = bind(host.strip("[]") or "127.0.0.1", int(port))
+        try:
+            console = ConsoleProcess(listener, settings, view)
+            console.start()
+        except OSError:
+            listener.close()
+            raise
         return console
-    except ConfigError as error:
-        raise StartFailed(str(error)) from error
     except OSError as error:
         raise StartFailed(f"console.listener={config.console_listener}: {error}") from error
 
 
-def _rules(config: BrokerConfig) -> RecordRules | None:
-    """The decoders and masks of the rules file, None without one."""
-    from tidelog.console.records.rules import RecordRules, RulesError
+def _check_files(config: BrokerConfig) -> None:
+    """Refuse files that the console could not use. It reads them itself."""
+    if config.console_access_config:
+        from tidelog.console.access_file import read_access
 
-    if not config.console_rules_file:
-        return None
-    try:
-        return RecordRules.load(config.console_rules_file)
-    except RulesError as error:
-        raise StartFailed(f"console.rules.file={config.console_rules_file}: {error}") from error
+        try:
+            read_access(config.console_access_config)
+        except ConfigError as error:
+            raise StartFailed(str(error)) from error
+    if config.console_rules_file:
+        from tidelog.console.records.rules import RecordRules, RulesError
+
+        try:
+            RecordRules.load(config.console_rules_file)
+        except RulesError as error:
+            raise StartFailed(f"console.rules.file={config.console_rules_file}: {error}") from error
 
 
-def _client_settings(config: BrokerConfig, address: str) -> dict[str, object]:
+def _client_settings(config: BrokerConfig, address: str) -> dict[str, str]:
     """The settings with which the console connects to its broker, as clients do."""
-    settings: dict[str, object] = {}
+    settings: dict[str, str] = {}
     if config.console_command_config:
         try:
             settings.update(read_properties(config.console_command_config))

@@ -1,4 +1,4 @@
-"""Pace: long work on the console's loop rests, so that other pages and the broker's thread get their turn."""
+"""Pace: long work on the console's loop rests, so that other pages get their turn."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.server.record_counts import HEADER, LogExtent, RecordCounts
+from tidelog.console.record_counts import HEADER, LogExtent, RecordCounts
 
 KEY = ("t", 0)
 

@@ -1,7 +1,7 @@
 """RecordCounts: exact numbers of records in logs, by the headers of their batches.
 
 Offsets alone do not tell: compaction removes records, and each transaction ends with a marker. The counter
-reads only headers, each once, in another thread than the broker's; then it reads those of new batches.
+reads only headers, each once, from the segment files of a broker of this host; then those of new batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Final
 
 from tidelog.partitions import PartitionKey
-from tidelog.storage.log import Log
 
 HEADER: Final = Struct(">qiibIhi8xq14xi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, max timestamp, records."""
@@ -38,12 +37,6 @@ class LogExtent:
     start: int
     end: int
     segments: tuple[tuple[int, int], ...]
-
-
-def extent_of(log: Log) -> LogExtent:
-    """The extent of a log, on the thread that owns it."""
-    segments = tuple((segment.base_offset, segment.size) for segment in log.segments)
-    return LogExtent(log.dir, log.generation, log.log_start_offset, log.high_watermark, segments)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,174 @@
+"""The process of a broker's console: `python -m tidelog.console.process LINK LISTENER`, two descriptors.
+
+The broker starts it and hands it the link, over which settings come and questions go, and the bound socket.
+It ends when the broker says so, and at once when the broker is gone. It runs at a lower priority than the
+broker: when a search over a large topic and a produce want the same core, the produce goes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config.values import ConfigError
+from tidelog.console.broker_link import (
+    ConsoleSettings,
+    Failed,
+    FromBroker,
+    Levels,
+    LogLine,
+    Message,
+    Ready,
+    Stop,
+    frame,
+    from_broker,
+    read_message,
+    receive_settings,
+)
+
+if TYPE_CHECKING:
+    from tidelog.console.remote_broker import RemoteBroker
+    from tidelog.console.server import Console
+
+NICENESS: Final = 5
+"""A third of the share of a process of normal priority, when a core is wanted by both."""
+
+OTHERS: Final = "tidelog.console"
+"""The logger of lines that other packages log, such as the HTTP server."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class LinkHandler(logging.Handler):
+    """Sends log lines to the broker, whose levels decide and whose handlers write them."""
+
+    def __init__(self, send: Callable[[Message], None], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._send = send
+        self._loop = loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        name = record.name if record.name.startswith("tidelog") else OTHERS
+        fields = {str(key): str(value) for key, value in getattr(record, "fields", {}).items()}
+        if record.exc_info:
+            fields["error"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        line = LogLine(name, record.levelno, record.getMessage(), fields)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._loop.call_soon_threadsafe(self._send, line)
+
+
+def set_levels(levels: dict[str, int]) -> None:
+    """The broker's levels of its loggers; lines of level INFO are always sent, and the broker decides."""
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(min(level, logging.INFO))
+
+
+def end_with_broker() -> None:
+    """Be killed with the broker: a console that is left over would keep the port from the next broker.
+
+    Where the system cannot do that, and if the broker died before, the end of the link tells.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def run(settings: ConsoleSettings, link: socket.socket, listener: socket.socket) -> None:
+    """Serve until the broker says stop. Raises what the start raised."""
+    reader, writer = await asyncio.open_unix_connection(sock=link)
+
+    def send(message: Message) -> None:
+        if not writer.is_closing():
+            writer.write(frame(message))
+
+    set_levels(settings.levels)
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger().addHandler(LinkHandler(send, asyncio.get_running_loop()))
+    console, broker = _console(settings, listener, send)
+    stop = asyncio.Event()
+    # The modules and templates live as long as the process: the garbage collector need not visit them.
+    gc.collect()
+    gc.freeze()
+    listening = asyncio.create_task(_listen(reader, broker, stop))
+    await console.serve(stop, lambda: send(Ready()))
+    listening.cancel()
+    writer.close()
+
+
+def _console(
+    settings: ConsoleSettings, listener: socket.socket, send: Callable[[Message], None]
+) -> tuple[Console, RemoteBroker]:
+    from tidelog.console.access import Access
+    from tidelog.console.access_file import read_settings
+    from tidelog.console.clusters import Cluster, Clusters
+    from tidelog.console.records.rules import RecordRules
+    from tidelog.console.remote_broker import RemoteBroker
+    from tidelog.console.server import Console
+
+    broker = RemoteBroker(settings.broker_id, send)
+    cluster = Cluster(
+        settings.cluster_name, settings.client, local=broker, pipelines=tuple(settings.pipelines)
+    )
+    access = Access(read_only=settings.read_only, settings=read_settings(settings.access_file))
+    rules = RecordRules.load(settings.rules_file) if settings.rules_file else None
+    return Console(listener, Clusters([cluster]), access, rules=rules), broker
+
+
+async def _listen(reader: asyncio.StreamReader, broker: RemoteBroker, stop: asyncio.Event) -> None:
+    """Take the messages of the broker."""
+    while (message := await read_message(reader, from_broker)) is not None:
+        _take(message, broker, stop)
+    os._exit(0)  # the broker is gone: nothing that is under way could be answered
+
+
+def _take(message: FromBroker, broker: RemoteBroker, stop: asyncio.Event) -> None:
+    match message:
+        case Levels():
+            set_levels(message.levels)
+        case Stop():
+            stop.set()
+        case ConsoleSettings():
+            raise ValueError("settings come once")
+        case _:
+            broker.take(message)
+
+
+def main() -> int:
+    """Run the console. Returns 0 after a stop, 1 after a failure, whose reason the broker gets."""
+    # Signals to a group or a service reach the console too: it ends when the broker says so.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
+    end_with_broker()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    link, listener = (socket.socket(fileno=int(text)) for text in sys.argv[1:3])
+    settings = receive_settings(link)
+    if settings is None:
+        return 0
+    spare = link.dup()  # the loop closes its own
+    try:
+        asyncio.run(run(settings, link, listener))
+    except Exception as error:
+        from tidelog.console.records.rules import RulesError
+
+        is_sentence = isinstance(error, ConfigError | OSError | RulesError)
+        trace = "" if is_sentence else traceback.format_exc()
+        spare.setblocking(True)
+        with contextlib.suppress(OSError):
+            spare.sendall(frame(Failed(str(error) or type(error).__name__, trace)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

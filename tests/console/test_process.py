@@ -1,0 +1,145 @@
+"""The console of a broker is a process of its own, which lives and ends with the broker."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.console.site import Site
+from tests.support.wait import eventually, patience
+from tidelog import Admin
+from tidelog.console.process import NICENESS
+from tidelog.testing import Broker
+
+ANSWERS = re.compile(r"the console answers.* url=(http://\S+) pid=(\d+)")
+CHANGING = {"records_per_s", "bytes_in_per_s", "bytes_out_per_s"}
+CHANGING |= {"seconds", "at_least", "trend", "per_second", "catch_up_seconds"}
+PATHS = ("/topics", "/topics/again", "/topics/kept", "/groups")
+
+MODULES = """
+import sys
+from tidelog.server import run
+
+def announce(broker, ready_file):
+    print(*(name for name in sys.modules if "." not in name), flush=True)
+
+run._announce = announce
+run.run_broker(None, dict(text.split("=", 1) for text in sys.argv[1:]), None, None)
+"""
+
+
+def pids(broker: Broker) -> list[int]:
+    """The processes of the console so far, in order."""
+    return [int(found[2]) for line in broker.log_lines() if (found := ANSWERS.search(line))]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def steady(found: Any) -> Any:
+    """An answer without what changes with time."""
+    if isinstance(found, dict):
+        return {name: steady(value) for name, value in found.items() if name not in CHANGING}
+    return [steady(each) for each in found] if isinstance(found, list) else found
+
+
+def test_a_killed_console_comes_back_and_knows_what_it_knew() -> None:
+    with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            for name in ("kept", "again", "gone"):
+                broker.create_topic(name, 2)
+                broker.produce(name, b"1", b"2", partition=1)
+            for group in ("g-kept", "g-gone"):
+                admin.alter_consumer_group_offsets(group, {("kept", 0): 0, ("kept", 1): 1, ("again", 1): 2})
+            eventually(lambda: site.get("/groups")["total"] == 2, "the groups are known", patience(20), 0.2)
+            admin.delete_topics(["gone", "again"])
+            admin.delete_consumer_groups(["g-gone"])
+            admin.delete_consumer_group_offsets("g-kept", [("kept", 0)])
+        broker.create_topic("again", 1)
+        broker.produce("kept", b"3")
+
+        def found() -> dict[str, Any]:
+            return {path: steady(site.get(path)) for path in PATHS}
+
+        before = eventually(
+            lambda: (
+                (seen := found())
+                and {topic["name"]: topic["records"] for topic in seen["/topics"]["topics"]}
+                == {"again": 0, "kept": 3}
+                and [group["group"] for group in seen["/groups"]["groups"]] == ["g-kept"]
+                and seen
+            ),
+            "the changes are seen",
+            patience(20),
+            0.2,
+        )
+        [pid] = pids(broker)
+        os.kill(pid, signal.SIGKILL)
+        # The broker holds the socket: a request waits until the next process answers it.
+        assert httpx.get(f"{site.url}/api/clusters", timeout=patience(60)).status_code == 200
+        assert any("the console ended" in line and "killed by SIGKILL" in line for line in broker.log_lines())
+        assert len(eventually(lambda: pids(broker)[1:], "the next console answers")) == 1
+        assert found() == before
+
+
+def test_a_stop_ends_live_pages_and_the_process() -> None:
+    with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
+        [pid] = eventually(lambda: pids(broker), "the console answers", patience(60))
+        with site.http.stream("GET", "/clusters/local/overview/live", timeout=patience(30)) as live:
+            events = live.iter_bytes()
+            assert next(events)
+            broker.stop()
+            for _ in events:  # raises if the process was killed: the end of the stream would be missing
+                pass
+        assert not is_running(pid)
+
+
+def test_a_console_dies_with_its_broker_and_shares_nothing_with_it(tmp_path: Path) -> None:
+    secret = tmp_path / "client.properties"
+    secret.write_text("ssl.truststore.password=planted-word\n")
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(tmp_path / "data"),
+        "console.listener": "127.0.0.1:0",
+        "console.command.config": str(secret),
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", MODULES, *(f"{name}={value}" for name, value in settings.items())],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        modules = set(process.stdout.readline().split())
+        assert "tidelog" in modules
+        assert modules.isdisjoint({"starlette", "uvicorn", "jinja2"})
+        url, number = eventually(
+            lambda: (found := ANSWERS.search(log.read_text())) and found.groups(),
+            "the console answers",
+            patience(60),
+        )
+        pid = int(number)
+        assert httpx.get(f"{url}/api/clusters", timeout=30).status_code == 200
+        for name in ("cmdline", "environ"):
+            assert b"planted-word" not in Path(f"/proc/{pid}/{name}").read_bytes()
+        mine = os.getpriority(os.PRIO_PROCESS, process.pid)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(mine + NICENESS, 19)
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
+    eventually(lambda: not is_running(pid), "the console is gone", patience(10))
