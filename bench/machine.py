@@ -39,11 +39,16 @@ def cpu_seconds(pid: int) -> float:
     total = 0.0
     for member in process_tree(pid):
         try:
-            total += time.clock_gettime((~member << 3) | 2)
+            total += own_cpu_seconds(member)
         except OSError:
             if member == pid:
                 raise
     return total + _reaped_children_seconds(pid)
+
+
+def own_cpu_seconds(pid: int) -> float:
+    """User and system time of one process, without its children."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def _reaped_children_seconds(pid: int) -> float:
@@ -58,15 +63,19 @@ def main_thread_seconds(pid: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     """Resident memory of the process tree."""
-    page = os.sysconf("SC_PAGE_SIZE")
     total = 0
     for member in process_tree(pid):
         try:
-            total += int(Path(f"/proc/{member}/statm").read_text().split()[1]) * page
+            total += own_resident_bytes(member)
         except OSError:
             if member == pid:
                 raise
     return total
+
+
+def own_resident_bytes(pid: int) -> int:
+    """Resident memory of one process, without its children."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class PeakMemory:
