@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +15,8 @@ import pytest
 
 from tests.console.site import Site
 from tests.spark.report_tables import ALERT, EVENT, write_table
+from tests.support.wait import eventually
+from tidelog.console.pipeline_alerts import AlertDigest, AlertDigests
 from tidelog.spark.pipelines.batch_metrics import BatchRecord, MetricsTable
 from tidelog.spark.pipelines.state import FlowStatus, PipelineStatus, StateFolder
 from tidelog.testing import Broker
@@ -100,6 +105,60 @@ def test_alerts_with_their_evidence(piped: Site) -> None:
     page = piped.page("/pipelines/0/alerts")
     assert "device-switching" in page
     assert HOSTILE not in page
+
+
+def test_the_overview_counts_alerts_and_links_to_the_evidence_of_the_newest(piped: Site) -> None:
+    alerts = eventually(
+        lambda: found if (found := piped.get("/overview")["alerts"])["count"] else None, "alerts are counted"
+    )
+    assert alerts["count"] == 2
+    assert [alert["subject"] for alert in alerts["newest"]] == [HOSTILE, "u1"]
+    page = piped.page()
+    assert "Alerts of pipelines" in page
+    assert HOSTILE not in page
+    link = re.search(r'href="(/clusters/local/pipelines/0/alerts\?alert=a1)"', page)
+    assert link is not None
+    evidence = piped.http.get(link[1]).text
+    assert "<details open>" in evidence
+    assert "alert=a0" not in evidence
+    one = piped.get("/pipelines/0/alerts", alert="a0")["alerts"]
+    assert [alert["alert_id"] for alert in one] == ["a0"]
+    assert piped.get("/pipelines/0/alerts", alert="a0' or 1=1")["alerts"] == []
+
+
+def test_the_overview_does_not_wait_for_a_slow_table() -> None:
+    """One read at a time, only after a change, and answers meanwhile."""
+
+    async def main() -> None:
+        clock, reads, begun, go_on = 0.0, 0, threading.Event(), threading.Event()
+        stamp = ("1",)
+
+        def read(_: str) -> AlertDigest:
+            nonlocal reads
+            begun.set()
+            assert go_on.wait(30)
+            reads += 1
+            return AlertDigest(reads)
+
+        digests = AlertDigests(read, lambda _: stamp, lambda: clock)
+        assert await digests.get(["/data"]) == [None]
+        assert await digests.get(["/data"]) == [None]
+        assert await asyncio.to_thread(begun.wait, 30)
+        go_on.set()
+        while await digests.get(["/data"]) != [AlertDigest(1)]:
+            await asyncio.sleep(0.01)
+        for _ in range(3):
+            clock += 60
+            assert await digests.get(["/data"]) == [AlertDigest(1)]
+            while digests._kept["/data"].task is not None:
+                await asyncio.sleep(0.01)
+        assert reads == 1
+        stamp = ("2",)
+        clock += 60
+        while await digests.get(["/data"]) != [AlertDigest(2)]:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_the_report_runs_no_script(piped: Site) -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from tidelog.console.api import Call, Endpoint
 from tidelog.console.health import Health, health_of
 from tidelog.console.history import Sample
+from tidelog.console.pipeline_alerts import NEWEST, AlertDigests
 
 
 class Latency(Struct):
@@ -17,6 +18,25 @@ class Latency(Struct):
     p50: float
     p95: float
     p99: float
+
+
+class NewestAlert(Struct):
+    """An alert of a pipeline. `folder` and `alert_id` find its evidence."""
+
+    folder: int
+    alert_id: str
+    pipeline: str
+    rule: str
+    subject: str
+    raised_at: str
+
+
+class PipelineAlerts(Struct):
+    """The alerts of all data folders. `is_complete` is False while a folder is not read, or cannot be."""
+
+    count: int
+    newest: list[NewestAlert]
+    is_complete: bool
 
 
 class Overview(Struct):
@@ -34,6 +54,8 @@ class Overview(Struct):
     connections: int | None
     health: Health
     latency: list[Latency]
+    alerts: PipelineAlerts | None
+    """None without pipelines, and for those who may not see them."""
 
 
 class HistoryAnswer(Struct):
@@ -66,7 +88,25 @@ async def overview(call: Call[None, None]) -> Overview:
             Latency(name, found.count, found.p50, found.p95, found.p99)
             for name, found in figures.latency.items()
         ],
+        alerts=await pipeline_alerts(call),
     )
+
+
+async def pipeline_alerts(call: Call[None, None]) -> PipelineAlerts | None:
+    folders = call.cluster.pipelines
+    if not folders or not call.access.may(call.principal, "pipeline.view", "", call.cluster.name):
+        return None
+    digests: AlertDigests = call.request.app.state.alerts
+    found = await digests.get(folders)
+    newest = [
+        NewestAlert(number, each.alert_id, each.pipeline, each.rule, each.subject, each.raised_at)
+        for number, digest in enumerate(found)
+        if digest is not None
+        for each in digest.newest
+    ]
+    newest.sort(key=lambda alert: alert.raised_at, reverse=True)
+    count = sum(digest.count for digest in found if digest is not None)
+    return PipelineAlerts(count, newest[:NEWEST], None not in found)
 
 
 async def history(call: Call[None, None]) -> HistoryAnswer:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tidelog.console import pipeline_data
 from tidelog.console.api import Call, Endpoint
@@ -192,6 +192,7 @@ class AlertItem(Struct):
     """An alert with its evidence, a value of JSON."""
 
     pipeline: str
+    alert_id: str
     rule: str
     subject: str
     window_start: str
@@ -204,13 +205,20 @@ class AlertList(Struct):
     alerts: list[AlertItem]
 
 
-async def list_alerts(call: Call[None, None]) -> AlertList:
-    """The newest alerts of the detectors with their evidence."""
-    return await alert_list(call.cluster, call.path["folder"])
+class AlertQuery(Struct):
+    """`alert` is the id of one alert, which may be older than the newest."""
+
+    alert: Annotated[str, Meta(max_length=1000)] | None = None
 
 
-async def alert_list(cluster: Cluster, folder: str) -> AlertList:
-    found = await asyncio.to_thread(pipeline_data.alerts, folder_of(cluster, folder))
+async def list_alerts(call: Call[AlertQuery, None]) -> AlertList:
+    """The newest alerts of the detectors with their evidence, or one alert."""
+    return await alert_list(call.cluster, call.path["folder"], call.query.alert)
+
+
+async def alert_list(cluster: Cluster, folder: str, alert_id: str | None) -> AlertList:
+    path = folder_of(cluster, folder)
+    found = await asyncio.to_thread(pipeline_data.alerts, path, alert_id=alert_id)
     return AlertList([AlertItem(**asdict(alert)) for alert in found])
 
 
@@ -232,5 +240,12 @@ ENDPOINTS = (
         answer=TableAnswer,
         action="pipeline.view",
     ),
-    Endpoint("GET", "/pipelines/{folder}/alerts", list_alerts, answer=AlertList, action="pipeline.view"),
+    Endpoint(
+        "GET",
+        "/pipelines/{folder}/alerts",
+        list_alerts,
+        query=AlertQuery,
+        answer=AlertList,
+        action="pipeline.view",
+    ),
 )

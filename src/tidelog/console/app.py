@@ -27,6 +27,7 @@ from tidelog.console.errors import ApiError, api_error, not_found
 from tidelog.console.openapi import describe
 from tidelog.console.pages import SECURITY_HEADERS, Page, Site, View
 from tidelog.console.pages_login import login_routes, to_login
+from tidelog.console.pipeline_alerts import AlertDigests
 from tidelog.console.records.rules import RecordRules
 from tidelog.errors import KafkaError
 
@@ -113,6 +114,7 @@ def make_app(
     app.state.site = site
     app.state.rules = rules or RecordRules()
     app.state.access = rights
+    app.state.alerts = AlertDigests()
     return app
 
 

@@ -8,7 +8,9 @@ import json
 from starlette.responses import HTMLResponse, Response
 
 from tidelog.console import pipeline_data
+from tidelog.console.api import parse_query
 from tidelog.console.api_pipelines import (
+    AlertQuery,
     alert_list,
     batch_list,
     folder_of,
@@ -57,12 +59,13 @@ async def table_page(view: View) -> Response:
 
 async def alerts_page(view: View) -> Response:
     folder = view.path["folder"]
-    found = await alert_list(view.cluster, folder)
+    query = parse_query(AlertQuery, view.request)
+    found = await alert_list(view.cluster, folder, query.alert)
     shown = [
         (alert, json.dumps(alert.evidence, indent=2, ensure_ascii=False, default=str))
         for alert in found.alerts
     ]
-    return view.render("pipelines/alerts.html", alerts=shown, folder=folder)
+    return view.render("pipelines/alerts.html", alerts=shown, folder=folder, chosen=query.alert)
 
 
 async def report_page(view: View) -> Response:

@@ -23,7 +23,9 @@ NEWEST_ROWS: Final = 50
 NEWEST_BATCHES: Final = 30
 NEWEST_ALERTS: Final = 50
 MOST_CHARACTERS: Final = 2_000
-ALERT_COLUMNS: Final = ("rule", "subject", "window_start", "window_end", "raised_at", "evidence")
+ALERT_COLUMNS: Final = (
+    "alert_id", "rule", "subject", "window_start", "window_end", "raised_at", "evidence",
+)  # fmt: skip
 BATCH_COLUMNS: Final = (
     "pipeline", "flow", "batch", "started", "seconds", "rows_in", "rows_out", "quarantined", "late",
 )  # fmt: skip
@@ -54,6 +56,7 @@ class AlertFacts:
     """An alert of a detector. The evidence is a value of JSON."""
 
     pipeline: str
+    alert_id: str
     rule: str
     subject: str
     window_start: str
@@ -146,18 +149,19 @@ def batches(folder: str, pipeline: str | None, limit: int = NEWEST_BATCHES) -> l
         return []
 
 
-def alerts(folder: str, limit: int = NEWEST_ALERTS) -> list[AlertFacts]:
-    """The newest alerts of all detectors, the newest first."""
+def alerts(folder: str, limit: int = NEWEST_ALERTS, alert_id: str | None = None) -> list[AlertFacts]:
+    """The newest alerts of all detectors, the newest first; or only those with an id."""
     from tidelog.spark.pipelines.report_facts import ALERT_TABLES, evidence_of
     from tidelog.spark.pipelines.report_readers import LocalReader, TablesChanged
 
     reader = LocalReader(table_root(folder))
+    where = {} if alert_id is None else {"alert_id": alert_id}
     found: list[AlertFacts] = []
     for table, pipeline in ALERT_TABLES.items():
         try:
             if not reader.columns(table) >= set(ALERT_COLUMNS):
                 continue
-            rows: Sequence[Mapping[str, object]] = reader.top(table, ALERT_COLUMNS, "raised_at", limit, {})
+            rows: Sequence[Mapping[str, object]] = reader.top(table, ALERT_COLUMNS, "raised_at", limit, where)
         except (TablesChanged, OSError):
             continue
         for row in rows:
