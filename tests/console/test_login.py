@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.requests import Request
 
 from tests.console.fake_provider import CLIENT, SECRET, Provider
 from tests.console.site import Site
 from tests.support.sasl_broker import free_address
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin
 from tidelog.clients.admin import AclBinding, AclOperation, AclResourceType, UserScramCredentialUpsertion
 from tidelog.console.access import Access
 from tidelog.console.access_file import AccessSettings, ScramSettings
+from tidelog.console.api_credentials import BASIC_SECONDS, ApiCredentials
 from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.csrf import COOKIE
+from tidelog.console.logins import LoginRefused
 from tidelog.console.roles import EVERYTHING
 from tidelog.console.server import ConsoleServer
+from tidelog.console.sessions import Identity, Session, Sessions
 from tidelog.testing import Broker
 
 AUDIT = "tidelog.console.audit"
@@ -208,11 +214,21 @@ def test_a_logout_ends_the_session_on_the_server(alice: Browser) -> None:
     assert answer.status_code == 303
 
 
+def until_slowed_down(guess: Callable[[], httpx.Response]) -> None:
+    """Guess until the wait is long enough for a slow machine to make one more request in it."""
+    enough = min(patience(2.0), 16.0)
+
+    def is_slow() -> bool:
+        answer = guess()
+        return answer.status_code == 429 and int(answer.headers["retry-after"]) >= enough
+
+    eventually(is_slow, "guesses are slowed down", timeout=120.0, interval=0.1)
+
+
 def test_guessing_a_password_is_slowed_down(guarded: Site) -> None:
     guesser = Browser(guarded, "127.0.0.77")
-    codes = [guesser.login("eve", f"guess {at}").status_code for at in range(7)]
-    assert codes[0] == 401
-    assert codes[-1] == 429
+    assert guesser.login("eve", "guess").status_code == 401
+    until_slowed_down(lambda: guesser.login("eve", "guess"))
     refused = guesser.login("eve")
     assert refused.status_code == 429  # the right password does not help
     assert int(refused.headers["retry-after"]) >= 1
@@ -488,6 +504,158 @@ default = "admin"
         assert browser.page(provider.approve(begin(browser))).status_code == 303
         sees(browser, "o-open")
         browser.http.close()
+
+
+# Programs
+
+GROUP = "/api/clusters/local/groups/l-group"
+RESET = {"target": "latest", "topics": "l-open", "dry_run": True}
+
+
+def test_a_program_uses_the_api_with_user_and_password(
+    guarded: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One login serves all requests with the same credentials; the ACLs and roles of the user decide."""
+    caplog.set_level(logging.DEBUG)
+    with httpx.Client(base_url=guarded.url, auth=("alice", PASSWORDS["alice"]), timeout=30) as alice:
+        eventually(lambda: alice.get(GROUP).status_code == 200, "the group is known", timeout=30.0)
+        changed = alice.post(f"{GROUP}/reset", json=RESET)
+        assert changed.status_code == 200, changed.text
+        assert alice.get("/api/clusters").status_code == 200
+        assert not alice.cookies
+    assert [(each["action"], each["principal"], each["outcome"]) for each in audited(caplog)] == [
+        ("login.basic", "User:alice", "done"),
+        ("group.reset", "User:alice", "done"),
+    ]
+    assert not any("'s word" in f"{record.getMessage()} {vars(record)}" for record in caplog.records)
+    with httpx.Client(base_url=guarded.url, auth=("bob", PASSWORDS["bob"]), timeout=30) as bob:
+        assert bob.put("/api/clusters/local/users", json={"user": "m", "password": "m"}).status_code == 403
+        assert bob.get("/api/clusters/local/topics/l-secret").status_code == 404
+        # Pages are for people: they have a form.
+        assert bob.get("/clusters/local").status_code == 303
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Basic " + base64.b64encode(b"alice:wrong").decode(),
+        "Basic " + base64.b64encode(b"no colon").decode(),
+        "Basic \u00e4\u00f6".encode(),
+        "Basic " + base64.b64encode(b"\xff\xfe:x").decode(),
+        "Basic",
+        "Bearer",
+        "Bearer not.a.token",
+        "Negotiate abc",
+        "",
+    ],
+)
+def test_wrong_credentials_of_a_program_are_refused(guarded: Site, header: str | bytes) -> None:
+    transport = httpx.HTTPTransport(local_address="127.0.0.90")
+    with httpx.Client(base_url=guarded.url, transport=transport, timeout=30) as program:
+        refused = program.get("/api/clusters", headers={"authorization": header})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "LOGIN_REFUSED")
+    assert "Basic realm=" in refused.headers["www-authenticate"]
+    assert "Bearer" in refused.headers["www-authenticate"]
+
+
+def test_a_browser_is_never_asked_for_a_password_by_its_own_window(guarded: Site, browser: Browser) -> None:
+    """Passwords that are typed there go with the requests of other sites, too."""
+    assert "www-authenticate" in httpx.get(f"{guarded.url}/api/clusters").headers
+    for headers in ({"sec-fetch-site": "same-origin"}, {"origin": guarded.url}, {"cookie": "a=b"}):
+        refused = httpx.get(f"{guarded.url}/api/clusters", headers=headers)
+        assert refused.status_code == 401
+        assert "www-authenticate" not in refused.headers
+    assert "www-authenticate" not in browser.page("/clusters/local").headers
+
+
+def test_guessing_passwords_through_the_api_is_slowed_down(guarded: Site) -> None:
+    transport = httpx.HTTPTransport(local_address="127.0.0.91")
+    with httpx.Client(base_url=guarded.url, transport=transport, timeout=30) as guesser:
+        assert guesser.get("/api/clusters", auth=("eve", "guess")).status_code == 401
+        until_slowed_down(lambda: guesser.get("/api/clusters", auth=("eve", "guess")))
+        assert guesser.get("/api/clusters", auth=("eve", PASSWORDS["eve"])).status_code == 429
+
+
+def test_a_header_does_not_replace_the_token_of_a_page(guarded: Site, alice: Browser) -> None:
+    """A cross-site form brings the cookie, and perhaps a header of any kind."""
+    right = base64.b64encode(f"alice:{PASSWORDS['alice']}".encode()).decode()
+    for header in ("Basic bogus", "Bearer bogus", f"Basic {right}"):
+        for more in ({}, {"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+            refused = alice.http.post(f"{GROUP}/reset", json=RESET, headers={"authorization": header, **more})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "CSRF")
+    # A browser that keeps a password sends it with the requests of other sites, without any cookie of ours.
+    for more in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+        refused = httpx.post(
+            f"{guarded.url}{GROUP}/reset", json=RESET, headers={"authorization": f"Basic {right}", **more}
+        )
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "CSRF")
+
+
+def test_a_program_uses_the_api_with_a_token(guarded: Site, provider: Provider) -> None:
+    def ask(token: str) -> httpx.Response:
+        return httpx.get(
+            f"{guarded.url}/api/clusters/local/topics",
+            headers={"authorization": f"Bearer {token}"},
+            timeout=30,
+        )
+
+    member = ask(provider.access_token(groups=["billing-team"]))
+    assert member.status_code == 200, member.text
+    assert {topic["name"] for topic in member.json()["topics"]} <= {"l-open"}
+    assert ask(provider.access_token()).status_code == 403  # no role
+    for wrong in (
+        provider.access_token(aud="another-program"),
+        provider.access_token(iss="https://other.example"),
+        provider.access_token(exp=1000, iat=900),
+        provider.access_token(ec.generate_private_key(ec.SECP256R1())),
+    ):
+        refused = ask(wrong)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "LOGIN_REFUSED")
+
+
+def test_the_description_of_the_api_names_the_logins_of_programs(guarded: Site) -> None:
+    document = httpx.get(f"{guarded.url}/api/openapi.json").json()
+    schemes = document["components"]["securitySchemes"]
+    assert {each["scheme"] for each in schemes.values()} == {"basic", "bearer"}
+    assert document["security"] == [{}, *({name: []} for name in schemes)]
+
+
+def test_a_login_of_a_program_ends() -> None:
+    """The session of a password ends after a while, and the next request logs in again."""
+    clock, logins = 1000.0, 0
+
+    class Scram:
+        async def login(self, user: str, password: str, address: str) -> Identity:
+            nonlocal logins
+            logins += 1
+            if password != "right":
+                raise LoginRefused
+            return Identity(f"User:{user}")
+
+    async def main() -> None:
+        nonlocal clock
+        sessions = Sessions(now=lambda: clock, on_end=lambda session: programs.forget(session))
+        scram: Any = Scram()
+        programs = ApiCredentials(sessions, lambda: scram, None, lambda *_: None)
+
+        def ask(password: str) -> Coroutine[Any, Any, Session]:
+            value = base64.b64encode(f"ann:{password}".encode())
+            scope = {"type": "http", "headers": [(b"authorization", b"Basic " + value)], "client": None}
+            return programs.session(Request(scope), is_used=True)
+
+        first = await asyncio.gather(*(ask("right") for _ in range(10)))
+        assert len({session.session_id for session in first}) == logins == 1
+        with pytest.raises(LoginRefused):
+            await ask("wrong")
+        assert (await ask("right")).session_id == first[0].session_id
+        clock += BASIC_SECONDS
+        again = await ask("right")
+        assert again.session_id != first[0].session_id
+        assert logins == 3
+        sessions.end(again.session_id)
+        assert not programs._session_ids
+
+    asyncio.run(main())
 
 
 # The file

@@ -15,11 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.console.access_file import AccessSettings
+from tidelog.console.api_credentials import HEADER, ApiCredentials
 from tidelog.console.audit import audit
 from tidelog.console.csrf import COOKIE as COOKIE
 from tidelog.console.csrf import TOKEN_FIELD as TOKEN_FIELD
 from tidelog.console.csrf import TOKEN_HEADER as TOKEN_HEADER
-from tidelog.console.csrf import CsrfGuard
+from tidelog.console.csrf import CsrfGuard, check_origin
 from tidelog.console.errors import ApiError
 from tidelog.console.logins import ScramLogin
 from tidelog.console.oidc import OidcLogin
@@ -42,12 +43,16 @@ AREAS: Final = {"records": "topic", "analysis": "topic"}
 
 @dataclass(slots=True, frozen=True)
 class Principal:
-    """Who makes a request. `session_id` is a secret."""
+    """Who makes a request. `session_id` is a secret.
+
+    `is_program` marks a request whose own header has the credentials, which no browser adds by itself.
+    """
 
     name: str
     is_anonymous: bool = True
     groups: tuple[str, ...] = ()
     session_id: str = field(default="", repr=False)
+    is_program: bool = False
 
 
 ANONYMOUS: Final = Principal("anonymous")
@@ -67,8 +72,9 @@ class Access:
         )
         self.oidc = None if self.settings.oidc is None else OidcLogin(self.settings.oidc)
         self._scram: ScramLogin | None = None
-        self.login_cluster = ""
-        """The name of the cluster whose users log in; the client settings of logins are for it."""
+        self.login_cluster: Cluster | None = None
+        """The cluster whose users log in; the client settings of logins are for it."""
+        self.programs = ApiCredentials(self.sessions, self.scram, self.oidc, self.audit_login)
         self._clusters: dict[tuple[str, str], PrincipalCluster] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._expiring: asyncio.Task[None] | None = None
@@ -80,22 +86,37 @@ class Access:
     # -- who -----------------------------------------------------------------------------------------
 
     def principal(self, request: Request) -> Principal:
-        """Who makes the request. Raises ApiError 401 if a login is needed."""
+        """Who makes the request, by the cookie of a session. Raises ApiError 401 if a login is needed."""
         if not self.needs_login:
             return ANONYMOUS
-        is_used = BACKGROUND_HEADER not in request.headers
-        session = self.sessions.find(request.cookies.get(COOKIE, ""), is_used=is_used)
+        session = self.sessions.find(request.cookies.get(COOKIE, ""), is_used=_is_used(request))
         if session is None:
             raise ApiError(401, "LOGIN_NEEDED", "Log in first: the session has ended, or there was none.")
         return Principal(session.identity.name, False, session.identity.groups, session.session_id)
 
-    def scram(self, cluster: Cluster) -> ScramLogin | None:
-        """The login with user and password, at a cluster."""
+    async def authenticate(self, request: Request) -> Principal:
+        """Who makes a request of the API: by the cookie of a session, or else by the header Authorization.
+
+        The cookie counts first, so that a header beside it cannot make a request of a browser look like one
+        of a program. Raises ApiError 401 that tells a program how to log in.
+        """
+        try:
+            return self.principal(request)
+        except ApiError as error:
+            if HEADER not in request.headers:
+                error.headers = self.programs.challenges(request)
+                raise
+        session = await self.programs.session(request, is_used=_is_used(request))
+        identity = session.identity
+        return Principal(identity.name, False, identity.groups, session.session_id, is_program=True)
+
+    def scram(self) -> ScramLogin | None:
+        """The login with user and password; None if there is none."""
         settings = self.settings.scram
-        if settings is None:
+        if settings is None or self.login_cluster is None:
             return None
         if self._scram is None:
-            own = without_login(cluster.client_settings)
+            own = without_login(self.login_cluster.client_settings)
             self._scram = ScramLogin({**own, **settings.client}, settings.mechanisms)
         return self._scram
 
@@ -171,7 +192,8 @@ class Access:
         session = self.sessions.find(principal.session_id)
         credentials = {} if session is None else dict(session.identity.credentials)
         by = self.settings.oidc if "sasl.oauth.token.provider" in credentials else self.settings.scram
-        if credentials and by is not None and cluster.name == self.login_cluster:
+        at = self.login_cluster
+        if credentials and by is not None and at is not None and cluster.name == at.name:
             credentials = {**by.client, **credentials}
         protocol = str({**cluster.client_settings, **credentials}.get("security.protocol", "PLAINTEXT"))
         if not protocol.upper().startswith("SASL"):
@@ -183,6 +205,7 @@ class Access:
         )
 
     def _session_ended(self, session: Session) -> None:
+        self.programs.forget(session)
         for key in [key for key in self._clusters if key[0] == session.session_id]:
             task = asyncio.get_running_loop().create_task(self._clusters.pop(key).close())
             self._closing.add(task)
@@ -216,9 +239,15 @@ class Access:
         """The token that the pages of this visitor send with every change."""
         return self._csrf.token(visitor)
 
-    def check_csrf(self, request: Request, given: str | None) -> None:
-        """Raise ApiError 403 for a change from a browser without the token of its page."""
-        self._csrf.check(request.headers, request.cookies, given)
+    def check_csrf(self, request: Request, given: str | None, principal: Principal = ANONYMOUS) -> None:
+        """Raise ApiError 403 for a change from a browser without the token of its page.
+
+        A program with credentials of its own needs no token, but must not be a page of another site.
+        """
+        if principal.is_program:
+            check_origin(request.headers)
+        else:
+            self._csrf.check(request.headers, request.cookies, given)
 
     # -- the record of changes ---------------------------------------------------------------------
 
@@ -244,6 +273,10 @@ class Access:
             resource="",
             outcome=outcome,
         )
+
+
+def _is_used(request: Request) -> bool:
+    return BACKGROUND_HEADER not in request.headers
 
 
 def address_of(request: Request) -> str:

@@ -32,7 +32,7 @@ from tidelog.console.sessions import IDLE_SECONDS, MAX_SECONDS
 
 SETTING: Final = "console.access.config"
 TABLES: Final = ("public_url", "scram", "oidc", "sessions", "roles")
-OIDC_TEXTS: Final = ("issuer", "client_id", "scope", "principal_claim", "groups_claim")
+OIDC_TEXTS: Final = ("issuer", "client_id", "scope", "audience", "principal_claim", "groups_claim")
 
 
 @dataclass(slots=True, frozen=True)

@@ -117,11 +117,11 @@ class Api:
         cluster = self.clusters.get(path["cluster"])
         if cluster is None:
             raise not_found(f"The cluster {path['cluster']}")
-        principal = self.access.principal(request)
+        principal = await self.access.authenticate(request)
         cluster = await self.access.cluster_for(principal, cluster)
         call = Call[Any, Any](request, cluster, principal, self.access, path, None, None)
         if endpoint.changes:
-            self.access.check_csrf(request, token)
+            self.access.check_csrf(request, token, principal)
         self.access.check(call, endpoint.action, changes=endpoint.changes)
         call.query = parse_query(endpoint.query, request)
         if endpoint.body is not None:
@@ -218,11 +218,14 @@ def json_response(answer: Struct, status: int = 200) -> Response:
 
 
 def error_response(error: ApiError) -> Response:
-    return json_response(ErrorAnswer(ErrorBody(error.code, error.message)), error.status)
+    response = json_response(ErrorAnswer(ErrorBody(error.code, error.message)), error.status)
+    response.headers.update(error.headers)
+    return response
 
 
 def _form_refused(error: ApiError) -> HTMLResponse:
-    return HTMLResponse(f'<p class="error" role="alert">{html.escape(error.message)}</p>', error.status)
+    text = f'<p class="error" role="alert">{html.escape(error.message)}</p>'
+    return HTMLResponse(text, error.status, error.headers)
 
 
 def segment(text: str) -> str:

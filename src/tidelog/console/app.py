@@ -68,7 +68,7 @@ def make_app(
         return Response(document, media_type=JSON)
 
     async def cluster_list(request: Request) -> Response:
-        rights.principal(request)
+        await rights.authenticate(request)
         return json_response(ClusterList([_item(cluster) for cluster in clusters]))
 
     async def home(_: Request) -> Response:

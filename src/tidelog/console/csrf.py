@@ -45,12 +45,17 @@ class CsrfGuard:
         """
         if not any(name in headers for name in BROWSER_HEADERS):
             return
-        if headers.get("sec-fetch-site", "same-origin") not in OWN_SITES or _is_foreign(headers):
-            raise ApiError(403, "CSRF", "The request comes from a page of another site.")
+        check_origin(headers)
         visitor = cookies.get(COOKIE, "")
         wanted = self.token(visitor)
         if not visitor or not hmac.compare_digest(wanted.encode(), (given or "").encode()):
             raise ApiError(403, "CSRF", "The request has no valid token of a page: reload the page.")
+
+
+def check_origin(headers: Mapping[str, str]) -> None:
+    """Raise ApiError 403 if the browser says that a page of another site makes the request."""
+    if headers.get("sec-fetch-site", "same-origin") not in OWN_SITES or _is_foreign(headers):
+        raise ApiError(403, "CSRF", "The request comes from a page of another site.")
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:

@@ -24,13 +24,14 @@ STATUS: dict[type[KafkaError], int] = {
 
 
 class ApiError(Exception):
-    """A request that is refused or fails."""
+    """A request that is refused or fails. `headers` go into the answer."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
+        self.headers: dict[str, str] = {}
 
 
 class ErrorBody(Struct):

@@ -38,6 +38,7 @@ class TooManyLogins(ApiError):
         super().__init__(
             429, "TOO_MANY_LOGINS", f"Too many failed logins: try again in {self.seconds} seconds."
         )
+        self.headers["Retry-After"] = str(self.seconds)
 
 
 class ScramLogin:

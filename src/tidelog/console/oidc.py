@@ -42,6 +42,8 @@ class OidcSettings:
     redirect_url: str = ""
     """The address of this console's callback; "" takes the host of the request."""
     scope: str = "openid profile email"
+    audience: str = ""
+    """The audience that access tokens of programs have to name; "" takes the id of this client."""
     principal_claim: str = "sub"
     groups_claim: str = "groups"
     acts_as_user: bool = False
@@ -162,10 +164,37 @@ class OidcLogin:
         many = isinstance(audience, list) and len(audience) > 1
         if claims.get("azp", None if many else settings.client_id) != settings.client_id:
             raise refused("the id token was made for another client")
-        groups = claims.get(settings.groups_claim, [])
-        named = tuple(each for each in groups if isinstance(each, str)) if isinstance(groups, list) else ()
         credentials, ends_in = _token_login(tokens) if settings.acts_as_user else ({}, None)
-        return Identity(f"User:{token.principal}", named, credentials, ends_in)
+        return Identity(f"User:{token.principal}", self._groups(claims), credentials, ends_in)
+
+    async def identity_of_token(self, token: str) -> Identity:
+        """The identity of a program that has an access token (a JWT) of the provider.
+
+        The identity ends with the token. Raises ApiError 401 for a token that is not valid, or not for this
+        console, and 502 without the provider.
+        """
+        provider = await self._found()
+        return await asyncio.to_thread(self._token_identity, provider, token)
+
+    def _token_identity(self, provider: Provider, text: str) -> Identity:
+        settings = self.settings
+        rules = ClaimRules(
+            expected_issuer=settings.issuer,
+            expected_audience=(settings.audience or settings.client_id,),
+            sub_claim=settings.principal_claim,
+        )
+        try:
+            token, claims = JwtValidator(provider.keys, rules).validated(text)
+        except InvalidToken as error:
+            raise refused(str(error)) from None
+        ends_in = max(token.expiry_ms / 1000 - time.time(), 0.0)
+        found = {"access_token": text, "expires_in": ends_in}
+        credentials = _token_login(found)[0] if settings.acts_as_user else {}
+        return Identity(f"User:{token.principal}", self._groups(claims), credentials, ends_in)
+
+    def _groups(self, claims: Mapping[str, object]) -> tuple[str, ...]:
+        found = claims.get(self.settings.groups_claim, [])
+        return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
 
     async def _found(self) -> Provider:
         async with self._finding:

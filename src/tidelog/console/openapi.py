@@ -14,6 +14,20 @@ from tidelog.console.api import JSON, Endpoint
 from tidelog.console.errors import ErrorAnswer
 
 REF: Final = "#/components/schemas/{name}"
+# The logins of programs. Pages use the cookie of a session, and the token of a page for changes.
+SECURITY_SCHEMES: Final = {
+    "password": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "A user and password of SCRAM, where the console has that login.",
+    },
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "An access token of the OpenID Connect provider, where the console has one.",
+    },
+}
 
 
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -28,14 +42,14 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for endpoint in listed:
         path = re.sub(r"{(\w+):\w+}", r"{\1}", endpoint.full_path)
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(
-            endpoint, of, components
-        )
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, of, components)
     return {
         "openapi": "3.1.0",
         "info": {"title": "tidelog console", "version": __version__},
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": SECURITY_SCHEMES},
+        # One of them; {} is for a console without a login.
+        "security": [{}, *({name: []} for name in SECURITY_SCHEMES)],
     }
 
 

@@ -13,7 +13,6 @@ from starlette.routing import Route
 from tidelog.console.access import COOKIE, TOKEN_FIELD, Access
 from tidelog.console.api import local_path, read_body
 from tidelog.console.errors import ApiError
-from tidelog.console.logins import TooManyLogins
 
 if TYPE_CHECKING:
     from tidelog.console.pages import Site
@@ -53,7 +52,7 @@ class LoginPages:
     def __init__(self, site: Site, access: Access) -> None:
         self._site = site
         self._access = access
-        access.login_cluster = site.clusters.first.name
+        access.login_cluster = site.clusters.first
 
     async def form(self, request: Request) -> Response:
         return self._form(request, local_path(request.query_params.get("then", "")), "", 200)
@@ -65,7 +64,7 @@ class LoginPages:
         user = form.get("user", "")
         try:
             self._access.check_csrf(request, form.get(TOKEN_FIELD))
-            scram = self._access.scram(self._site.clusters.first)
+            scram = self._access.scram()
             if scram is None:
                 raise ApiError(404, "NOT_FOUND", "This console has no login with a password.")
             address = "" if request.client is None else request.client.host
@@ -73,8 +72,7 @@ class LoginPages:
         except ApiError as error:
             self._access.audit_login(request, f"User:{user}", "login.scram", error.code)
             refused = self._form(request, then, error.message, error.status)
-            if isinstance(error, TooManyLogins):
-                refused.headers["Retry-After"] = str(error.seconds)
+            refused.headers.update(error.headers)
             return refused
         response = RedirectResponse(then or "/", 303)
         self._access.begin_session(identity, request, response)
