@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from tidelog.cli.formats.schemas import load_schema, message_path
+from tidelog.console.records.proto_file import find_compiler
+from tidelog.console.records.protobuf_decoder import ProtobufDecoder
 
 AVRO = {
     "type": "record",
@@ -89,6 +92,57 @@ def test_what_does_not_fit_is_told_with_a_reason(avsc: str, desc: str, tmp_path:
     bad.write_text('{"type": "nonsense"}')
     with pytest.raises(ValueError, match="is no Avro schema"):
         load_schema(str(bad))
+
+
+def test_avro_is_read_without_a_package(avsc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_schema(avsc).encode(json.dumps(ORDER).encode())
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    schema = load_schema(avsc)
+    assert json.loads(schema.decode(data)) == ORDER
+    with pytest.raises(ValueError, match=r"tidelog\[schemas\]"):
+        schema.encode(b"{}")
+
+
+def test_a_deeply_nested_record_is_refused(tmp_path: Path) -> None:
+    """A compiled reader that recurses as deep as the data says ends the process."""
+    nested = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+    (tmp_path / "n.avsc").write_text(json.dumps(nested))
+    with pytest.raises(ValueError, match="nested deeper"):
+        load_schema(str(tmp_path / "n.avsc")).decode(b"\x02" * 5000 + b"\0")
+
+
+PROTO = """syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "item.proto";
+message Order { int64 id = 1; google.protobuf.Timestamp at = 2; repeated Item items = 3; }
+"""
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="protoc is not installed")
+def test_a_proto_file_is_compiled(tmp_path: Path) -> None:
+    """With a file beside it, and one of Protobuf's own, that it imports."""
+    (tmp_path / "item.proto").write_text('syntax = "proto3"; package shop; message Item { string name = 1; }')
+    (tmp_path / "order.proto").write_text(PROTO)
+    schema = load_schema(str(tmp_path / "order.proto"))
+    order = {"id": "7", "at": "2026-01-31T12:00:00Z", "items": [{"name": "ä"}]}
+    data = schema.encode(json.dumps(order).encode())
+    assert json.loads(schema.decode(data)) == order
+    assert ProtobufDecoder.from_file(tmp_path / "order.proto").decode(data).value == order
+    (tmp_path / "order.proto").write_text("message {")
+    with pytest.raises(ValueError, match=r"protoc refuses order\.proto"):
+        load_schema(str(tmp_path / "order.proto"))
+
+
+def test_a_proto_file_without_a_compiler_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.protobuf")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "grpc_tools", None)
+    (tmp_path / "order.proto").write_text(PROTO)
+    with pytest.raises(ValueError, match=r"protoc is not installed.*--include_imports -o schema\.desc"):
+        load_schema(str(tmp_path / "order.proto"))
 
 
 def test_the_place_of_the_first_message_is_one_zero(desc: str) -> None:

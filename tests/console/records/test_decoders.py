@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import sys
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -221,8 +222,22 @@ def test_a_proto_file_without_a_compiler_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "grpc_tools", None)
     with pytest.raises(DecodeError, match="protoc is not installed"):
         schema_decoder("protobuf", tmp_path / "ride.proto")
+
+
+def test_the_message_of_a_file_is_chosen_among_its_own_not_those_that_it_imports() -> None:
+    imported = descriptor_pb2.FileDescriptorProto(name="place.proto", package="city", syntax="proto3")
+    imported.message_type.add(name="Place")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="ride.proto", package="city", syntax="proto3", dependency=["place.proto"]
+    )
+    file.message_type.add(name="Ride").field.add(
+        name="to", number=1, type=11, label=1, type_name=".city.Place"
+    )
+    both = descriptor_pb2.FileDescriptorSet(file=[imported, file]).SerializeToString()
+    assert ProtobufDecoder(both).decode(b"\x0a\x00").value == {"to": {}}
 
 
 def test_protobufs_own_nesting_is_read_without_a_schema() -> None:

@@ -7,19 +7,20 @@ schema, and for Protobuf with the place of the message in its file.
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tidelog.cli.formats.avro_json import from_json, to_json
+from tidelog.cli.formats.avro_json import from_json
+from tidelog.console.records.avro_schema import Source, compile_schema
+from tidelog.console.records.decoder import DecodeError
+from tidelog.console.records.proto_file import descriptor_set, message_names
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from google.protobuf.descriptor import Descriptor
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import Message
 
 FRAMINGS = ("none", "confluent")
@@ -61,39 +62,48 @@ def framed(data: bytes, framing: str, schema_id: int) -> bytes:
 
 
 class AvroSchema:
-    """The schema of an `.avsc` file."""
+    """The schema of an `.avsc` file. Encoding needs fastavro; decoding needs no package."""
 
     def __init__(self, path: str, framing: str, schema_id: int) -> None:
-        try:
-            import fastavro
-        except ImportError:
-            raise ValueError("Avro needs fastavro: pip install 'tidelog[schemas]'") from None
-        self._fastavro = fastavro
+        self._path = path
         self._framing, self._id = framing, schema_id
         try:
-            self._schema = fastavro.parse_schema(json.loads(Path(path).read_text()))
-        except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
+            self._text = Path(path).read_text()
+            self._read = compile_schema(self._text, octets=lambda data: data.decode("latin-1"))
+        except (OSError, ValueError) as error:
             raise ValueError(f"{path} is no Avro schema: {error}") from None
 
     def decode(self, data: bytes) -> bytes:
-        source = BytesIO(unframed(data, self._framing))
+        source = Source(unframed(data, self._framing))
         try:
-            value = self._fastavro.schemaless_reader(source, self._schema, None)
-        except Exception as error:  # the library lets errors of all kinds through
-            raise ValueError(f"it does not fit the Avro schema: {type(error).__name__}: {error}") from None
-        rest = source.read()
+            value = self._read(source)
+        except (DecodeError, RecursionError) as error:
+            raise ValueError(f"it does not fit the Avro schema: {error}") from None
+        rest = len(source.data) - source.pos
         if rest:
-            raise ValueError(f"it does not fit the Avro schema: {len(rest)} bytes are left over")
-        return json.dumps(to_json(value), ensure_ascii=False, separators=(",", ":")).encode()
+            raise ValueError(f"it does not fit the Avro schema: {rest} bytes are left over")
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
     def encode(self, text: bytes) -> bytes:
+        fastavro, schema = self._writer
         out = BytesIO()
         try:
-            value = from_json(json.loads(text), self._schema)
-            self._fastavro.schemaless_writer(out, self._schema, value, strict=True)
-        except Exception as error:
+            fastavro.schemaless_writer(out, schema, from_json(json.loads(text), schema), strict=True)
+        except Exception as error:  # the library lets errors of all kinds through
             raise ValueError(f"it does not fit the Avro schema: {type(error).__name__}: {error}") from None
         return framed(out.getvalue(), self._framing, self._id)
+
+    @cached_property
+    def _writer(self) -> tuple[ModuleType, Any]:
+        """fastavro, and the schema as it wants it."""
+        try:
+            import fastavro
+        except ImportError:
+            raise ValueError("writing Avro needs fastavro: pip install 'tidelog[schemas]'") from None
+        try:
+            return fastavro, fastavro.parse_schema(json.loads(self._text))
+        except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
+            raise ValueError(f"{self._path} is no Avro schema: {error}") from None
 
 
 class ProtobufSchema:
@@ -111,6 +121,8 @@ class ProtobufSchema:
             files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set(path)).file
             for file in files:
                 pool.Add(file)
+        except (OSError, DecodeError) as error:
+            raise ValueError(f"{path} cannot be used: {error}") from None
         except Exception as error:
             raise ValueError(f"{path} is no descriptor set of protoc: {error}") from None
         names = [name for file in files[-1:] for name in message_names(file)]
@@ -143,36 +155,6 @@ class ProtobufSchema:
         if self._framing == "confluent":
             data = message_path(self._descriptor) + data
         return framed(data, self._framing, self._id)
-
-
-def message_names(file: FileDescriptorProto) -> Iterator[str]:
-    """The messages on the top level of a file, with its package."""
-    for message in file.message_type:
-        yield f"{file.package}.{message.name}" if file.package else message.name
-
-
-def descriptor_set(path: str) -> bytes:
-    """The bytes of a descriptor set; protoc makes it of a `.proto` file."""
-    if not path.endswith(".proto"):
-        return Path(path).read_bytes()
-    protoc = shutil.which("protoc")
-    if protoc is None:
-        raise ValueError(
-            "a .proto file needs protoc, which is not installed; give the output of "
-            "protoc --include_imports --descriptor_set_out=FILE.desc"
-        )
-    source = Path(path).resolve()
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "set.desc")
-        done = subprocess.run(
-            [protoc, f"-I{source.parent}", "--include_imports", f"--descriptor_set_out={out}", source.name],
-            cwd=source.parent,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise ValueError(done.stderr.strip() or "protoc failed")
-        return out.read_bytes()
 
 
 def message_path(message: Descriptor) -> bytes:

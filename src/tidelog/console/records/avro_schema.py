@@ -19,7 +19,6 @@ from tidelog.protocol.json import Json
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FLOAT, DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 MAX_SCHEMA = 1 << 20
-PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 
 class Source:
@@ -71,14 +70,22 @@ class Source:
 
 
 Reader: TypeAlias = Callable[[Source], Json]
+Octets: TypeAlias = Callable[[bytes], str]
 
 
-def compile_schema(text: str | bytes) -> Reader:
-    """The reader of a schema. Raises DecodeError that says what is wrong with the schema."""
+def hex_octets(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def compile_schema(text: str | bytes, octets: Octets = hex_octets) -> Reader:
+    """The reader of a schema; `octets` makes text of values of the types bytes and fixed.
+
+    Raises DecodeError that says what is wrong with the schema.
+    """
     if len(text) > MAX_SCHEMA:
         raise DecodeError(f"the schema has {len(text)} bytes; {MAX_SCHEMA} are read at most")
     try:
-        return _Compiler().reader(json.loads(text), "", 0)
+        return _Compiler(octets).reader(json.loads(text), "", 0)
     except RecursionError:
         raise DecodeError("the schema is too deeply nested") from None
     except ValueError as error:
@@ -86,12 +93,15 @@ def compile_schema(text: str | bytes) -> Reader:
 
 
 class _Compiler:
-    def __init__(self) -> None:
+    def __init__(self, octets: Octets) -> None:
+        self.octets = octets
         self.named: dict[str, list[Reader]] = {}
 
     def reader(self, schema: object, namespace: str, depth: int) -> Reader:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
+        if schema == "bytes":
+            return self._bytes({}, _sized)
         if isinstance(schema, str):
             return PRIMITIVE_READERS.get(schema) or self._reference(schema, namespace)
         if isinstance(schema, list):
@@ -103,6 +113,8 @@ class _Compiler:
             return self.reader(kind, namespace, depth + 1)
         if kind in ("record", "error", "enum", "fixed"):
             return self._named(kind, schema, namespace, depth)
+        if kind == "bytes":
+            return self._bytes(schema, _sized)
         if kind in ("array", "map"):
             part = self.reader(schema.get("items" if kind == "array" else "values"), namespace, depth + 1)
             return _array(part) if kind == "array" else _map(part)
@@ -133,7 +145,7 @@ class _Compiler:
             size = schema.get("size")
             if not isinstance(size, int) or size < 0:
                 raise ValueError(f"fixed {name!r} has no size")
-            read = _logical(schema, lambda source: _octets(source.take(size)))
+            read = self._bytes(schema, lambda source: source.take(size))
         else:
             fields = schema.get("fields")
             if not isinstance(fields, list):
@@ -145,6 +157,14 @@ class _Compiler:
             )
         slot.append(read)
         return read
+
+    def _bytes(self, schema: Mapping[str, object], take: Callable[[Source], bytes]) -> Reader:
+        octets = self.octets
+        if schema.get("logicalType") != "decimal":
+            return lambda source: octets(take(source))
+        scale = schema.get("scale", 0)
+        places = scale if isinstance(scale, int) and 0 <= scale <= 1000 else 0
+        return lambda source: _decimal(take(source), places, octets)
 
 
 def _bad_fields(name: str) -> list[tuple[str, Reader]]:
@@ -176,8 +196,8 @@ def _finite(value: float) -> Json:
     return value if math.isfinite(value) else str(value)
 
 
-def _octets(data: bytes) -> Json:
-    return "0x" + data.hex()
+def _sized(source: Source) -> bytes:
+    return source.take(source.long())
 
 
 def _string(source: Source) -> Json:
@@ -195,7 +215,6 @@ PRIMITIVE_READERS: dict[str, Reader] = {
     "long": Source.long,
     "float": _float,
     "double": _double,
-    "bytes": lambda source: _octets(source.take(source.long())),
     "string": _string,
 }
 
@@ -272,10 +291,6 @@ def _map(part: Reader) -> Reader:
 def _logical(schema: Mapping[str, object], read: Reader) -> Reader:
     """The reader with its logical type. An unknown one is ignored, as the specification says."""
     kind = schema.get("logicalType")
-    if kind == "decimal":
-        scale = schema.get("scale", 0)
-        places = scale if isinstance(scale, int) and 0 <= scale <= 1000 else 0
-        return lambda source: _decimal(str(read(source)), places)
     show = LOGICAL.get(kind) if isinstance(kind, str) else None
     if show is None:
         return read
@@ -291,10 +306,9 @@ def _shown(show: Callable[[int], str], value: Json) -> Json:
         return value  # a date beyond those that can be shown
 
 
-def _decimal(octets: str, places: int) -> Json:
-    data = bytes.fromhex(octets.removeprefix("0x"))
+def _decimal(data: bytes, places: int, octets: Octets) -> Json:
     if len(data) > 64:
-        return octets
+        return octets(data)
     number = int.from_bytes(data, signed=True)
     digits = str(abs(number)).rjust(places + 1, "0")
     text = f"{digits[: len(digits) - places]}.{digits[len(digits) - places :]}" if places else digits

@@ -5,15 +5,13 @@ The package `protobuf` is imported when a schema is loaded. The dump without a s
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.console.records.avro_decoder import WIRE_HEADER, schema_id
 from tidelog.console.records.decoder import DecodeError, Decoder, Read, printable
+from tidelog.console.records.proto_file import descriptor_set, message_names
 from tidelog.protocol.json import Json
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 MAX_RAW_DEPTH = 16
 MAX_FIELDS = 10_000
-COMPILE_SECONDS = 20
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
@@ -42,14 +39,13 @@ class ProtobufDecoder(Decoder):
         except NotReadable:
             raise DecodeError("the schema is not a descriptor set: make one with protoc -o FILE") from None
         pool = descriptor_pool.DescriptorPool()
-        names: list[str] = []
         for file in files.file:
             try:
                 pool.Add(file)
             except TypeError as error:
                 raise DecodeError(f"{file.name} of the descriptor set: {error}") from None
-            prefix = f"{file.package}." if file.package else ""
-            names += [prefix + found.name for found in file.message_type]
+        # protoc writes the files that others import before them.
+        names = [name for file in files.file[-1:] for name in message_names(file)]
         if message is None:
             if len(names) != 1:
                 raise DecodeError(f"the schema has {len(names)} messages; name one: {', '.join(names[:20])}")
@@ -64,9 +60,7 @@ class ProtobufDecoder(Decoder):
     @classmethod
     def from_file(cls, path: str | Path, message: str | None = None) -> ProtobufDecoder:
         """The decoder of a descriptor set, or of a .proto file if protoc is installed."""
-        path = Path(path)
-        data = compile_proto(path) if path.suffix == ".proto" else path.read_bytes()
-        return cls(data, message)
+        return cls(descriptor_set(path), message)
 
     def read(self, data: bytes) -> Read:
         wire = schema_id(data)
@@ -87,27 +81,6 @@ class ProtobufDecoder(Decoder):
             name = self._class.DESCRIPTOR.full_name
             raise DecodeError(f"not a message {name}: {error}") from None
         return value
-
-
-def compile_proto(path: Path) -> bytes:
-    """The descriptor set of a .proto file, made by Protobuf's compiler. DecodeError without a compiler."""
-    protoc = shutil.which("protoc")
-    if protoc is None:
-        raise DecodeError(
-            f"{path.name} cannot be compiled: protoc is not installed. Give a descriptor set, made elsewhere "
-            f"with protoc --include_imports -o schema.desc {path.name}"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "schema.desc"
-        where = f"--proto_path={path.parent.resolve()}"
-        command = [protoc, where, "--include_imports", f"-o{made}", path.name]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, text=True)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DecodeError(f"protoc failed on {path.name}: {error}") from None
-        if done.returncode:
-            raise DecodeError(f"protoc refuses {path.name}: {done.stderr.strip()[:500]}")
-        return made.read_bytes()
 
 
 def _after_indexes(data: bytes, pos: int) -> int:
