@@ -21,7 +21,7 @@ SPARK_4_2 := $(VENV)-spark-4.2
 # What needs more than PyPI and Java has a target of its own.
 HERE := not kafka and not cassandra and not browser and not other_clients and not prometheus and not s3
 
-.PHONY: help run test test-long test-cluster test-secure test-spark-4.2 test-kafka test-cassandra test-other-clients test-prometheus test-s3 test-browser check bench bench-kafka dist docs clean
+.PHONY: help run test test-long test-cluster test-secure test-spark-4.2 test-kafka test-cassandra test-other-clients test-prometheus test-s3 test-browser check check-deploy bench bench-kafka dist docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -97,6 +97,11 @@ check: $(STAMP)  ## lint, types, the direction of imports, and the names on the 
 	$(BIN)/ruff check src tests bench packaging
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_architecture_map.py tests/clients/typing/check_typing.py
+
+check-deploy: $(STAMP) ## the files of deploy/ and packaging/ by linters: schemas of compose and Kubernetes, kubectl, systemd-analyze, promtool, dashboard-linter (a linter whose program is missing is left out and named)
+	@$(BIN)/python -m pip install -q "check-jsonschema>=0.33,<1" "kubernetes-validate>=1.31,<2"
+	@$(BIN)/python -m tests.deploy.linters
+	$(BIN)/python -m pytest -q -rs tests/deploy tests/docs/test_deployment.py
 
 bench: $(STAMP)  ## every speed target beside its figure (needs a C compiler)
 	$(BIN)/python bench/run.py
