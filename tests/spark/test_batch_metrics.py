@@ -23,6 +23,7 @@ from tidelog.spark.pipelines.batch_metrics import (
 )
 from tidelog.spark.pipelines.metrics_endpoint import FlowMetrics, MetricsEndpoint
 from tidelog.spark.pipelines.state import FAILED, FlowStatus
+from tidelog.spark.tables.maintenance import MaintenanceSettings, TableMaintenance
 from tidelog.spark.tables.store import Store
 
 
@@ -43,6 +44,18 @@ def record(batch: int, query: str = "q1", **fields: int) -> BatchRecord:
 def rows(folder: Path) -> list[dict[str, object]]:
     found = DeltaTable(str(folder / "tables" / "batch_metrics")).to_pyarrow_table().to_pylist()
     return sorted(found, key=lambda row: (row["query"], row["batch"]))
+
+
+def test_the_table_is_compacted_like_others_and_still_knows_its_batches(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for batch in range(4):
+        run.table.append([replace(record(batch), reasons={"no JSON": 2})])
+    before = rows(tmp_path)
+    maintained = Store.of(None, tmp_path / "tables" / "batch_metrics")
+    TableMaintenance(maintained, MaintenanceSettings(compact_small_files=1)).round()
+    assert len(DeltaTable(maintained.uri).file_uris()) == 1
+    assert run.table.append([record(3)]) == 0
+    assert rows(tmp_path) == before
 
 
 def test_a_batch_has_one_row_with_what_spark_reported_later(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tidelog.spark.pipelines.declare import Context
 from tidelog.spark.pipelines.runner import run
 from tidelog.spark.pipelines.settings import resolve
 from tidelog.spark.tables import Tables
+from tidelog.spark.tables.live_files import live_paths
 from tidelog.testing import Broker
 
 if TYPE_CHECKING:
@@ -116,6 +117,11 @@ def test_a_pipeline_killed_at_random_points_loses_and_doubles_nothing(
             bootstrap=bootstrap,
             data=str(tmp_path / "data"),
             trigger="available-now",
+            settings={"tables.compact.small.files": 1},
             spark=spark,
         )
-        assert_collected(Tables(spark, str(tmp_path / "data" / "tables")), expected(bootstrap))
+        tables = Tables(spark, str(tmp_path / "data" / "tables"))
+        assert_collected(tables, expected(bootstrap))
+        for name in ("credits", "quarantine"):
+            paths = live_paths(tables.delta(name))
+            assert any("compacted-" in path for path in paths), f"{name} is maintained"

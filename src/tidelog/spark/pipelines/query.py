@@ -359,7 +359,7 @@ def in_session(context: Context, spark: SparkSession, place: Place) -> Context:
     """The context in the session of a micro-batch, which is a clone that Spark makes."""
     from tidelog.spark.tables import Tables
 
-    return replace(context, spark=spark, tables=Tables(spark, place.tables))
+    return replace(context, spark=spark, tables=Tables(spark, place.tables, context.tables.written))
 
 
 def warn_of_doubled_topics(name: str, flow: Flow, checkpoint: str, link: AdminLink) -> None:

@@ -17,7 +17,7 @@ from tidelog.spark.files import Files
 from tidelog.spark.pipelines import batch_metrics, state
 from tidelog.spark.pipelines.batch_metrics import MetricsFiles, MetricsLog, MetricsTable
 from tidelog.spark.pipelines.checkpoint_folder import checkpoint_folder, refuse_moved
-from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue, Table
+from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue
 from tidelog.spark.pipelines.metrics_endpoint import FlowMetrics, MetricsEndpoint
 from tidelog.spark.pipelines.migrate import refuse_old_tables
 from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
@@ -69,6 +69,7 @@ STATUS_SECONDS = 1.0
 SOURCE_SECONDS = 120.0
 START_ATTEMPTS = 5
 
+
 @dataclass(slots=True)
 class RunningPipeline:
     """One pipeline of a run: its queries and its status for other programs."""
@@ -118,6 +119,7 @@ class Running:
         self.pipelines = pipelines
         self._maintenance_settings = maintenance or MaintenanceSettings()
         self._maintenance: Maintenance | None = None
+        self._written: set[str] = set()
         self.options = options
         self.folder = folder
         self._spark: SparkSession | None = None
@@ -192,9 +194,8 @@ class Running:
             running.status.checkpoints = root.root if place.checkpoints else ""
 
     def _table_names(self) -> list[str]:
-        """The tables that this run writes."""
-        sinks = (sink for running in self.pipelines for flow in running.flows for sink in flow.sinks)
-        return sorted({sink.name for sink in sinks if isinstance(sink, Table)})
+        """The tables that this run has written, whatever sink or step did it, and the one of its metrics."""
+        return sorted({*self._written, batch_metrics.TABLE})
 
     def _start(self, running: RunningPipeline, query: FlowQuery, trigger: Mapping[str, str | bool]) -> None:
         try:
@@ -213,7 +214,7 @@ class Running:
         return Context(
             spark=self.spark,
             settings=running.settings,
-            tables=Tables(self.spark, f"{self.options.data.rstrip('/')}/tables"),
+            tables=Tables(self.spark, f"{self.options.data.rstrip('/')}/tables", self._written),
             pipeline=running.name,
             bootstrap=self.options.bootstrap,
             client=self.options.client,

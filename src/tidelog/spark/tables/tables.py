@@ -52,8 +52,10 @@ class Aside:
 class Tables:
     """The tables below one folder: a local or shared folder, S3 or HDFS."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(self, spark: SparkSession, root: str, written: set[str] | None = None) -> None:
+        """`written` takes the names of the tables that are written through this object."""
         self.spark = spark
+        self.written: set[str] = set() if written is None else written
         self.store = Store.of(spark, root)
         self.root = self.store.spark_uri
 
@@ -94,6 +96,7 @@ class Tables:
         """
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
+        self.written.add(table)
         with self.store.errors():
             snapshot = declared(
                 target, Shape(rows.schema, tuple(partition_by), tuple(keys)), self.store.check_commits
@@ -132,6 +135,7 @@ class Tables:
 
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
+        self.written.add(table)
         with self.store.errors():
             snapshot = declared(
                 target, Shape(rows.drop(aside).schema, tuple(partition_by)), self.store.check_commits
