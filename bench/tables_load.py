@@ -15,11 +15,12 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import machine
 
+from tidelog.cli import demo
 from tidelog.spark.pipelines import runner
 from tidelog.spark.session import session
 from tidelog.spark.tables import Tables
@@ -83,14 +84,20 @@ class Load:
         self.folder = folder
         self.size = size
 
-    def pipelines(self, names: Sequence[str], data: str, most: int = 1_000_000) -> Measured:
+    def pipelines(
+        self,
+        names: Sequence[str],
+        data: str,
+        most: int = 1_000_000,
+        conf: Mapping[str, str] | None = None,
+    ) -> Measured:
         """A run to the end of the log in a session of its own, on an empty data folder."""
         options = runner.Options(
             self.bootstrap,
             str(self.folder / data),
             "local[2]",
             "available-now",
-            spark_conf={**CONF, "spark.local.dir": str(self.folder / "local")},
+            spark_conf={**CONF, "spark.local.dir": str(self.folder / "local"), **(conf or {})},
             max_offsets_per_trigger=most,
         )
         with Measured() as measured, runner.start(names, options) as running:
@@ -113,8 +120,9 @@ class Load:
         return self.pipelines(["invite-watch"], "data", -(-self.size // RING_BATCHES)).figures()
 
     def five(self) -> dict[str, float]:
-        """All pipelines as `make run` runs them, with the start of Spark."""
-        return self.pipelines(["all"], "data").figures()
+        """All pipelines with the settings that `make run` gives Spark, and with the start of Spark."""
+        # The demo of the commit before Delta had none of its own.
+        return self.pipelines(["all"], "data", conf=getattr(demo, "SHORT_RUN", {})).figures()
 
     def merge(self) -> dict[str, float]:
         """A batch that changes one in 50 rows of a keyed table, and a look at the whole table."""

@@ -163,13 +163,16 @@ def rings(bench: Bench) -> list[Figure]:
 
 
 def five(bench: Bench) -> list[Figure]:
-    """The five pipelines over the events of `make run`, with the start of Spark."""
+    """The five pipelines over the events of `make run`, with its settings and the start of Spark."""
     _needs_spark()
     with bench.source.broker() as broker:
         bootstrap = f"{broker.host}:{broker.port}"
         generate(bootstrap, bench.scaled(FIVE), broken=0.01, cheaters=2)
         turns = Turns(bench, "five", bootstrap, bench.scaled(FIVE))
-    return [figure("tables five", turns.ratios("seconds"), turns.note("seconds", "s"))]
+    return [
+        figure("tables five", turns.ratios("seconds"), turns.note("seconds", "s")),
+        figure("tables five cpu", turns.ratios("cpu"), turns.note("cpu", "CPU-s")),
+    ]
 
 
 def generate(bootstrap: str, events: int, broken: float = 0.0, cheaters: int = 0) -> None:

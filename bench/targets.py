@@ -198,6 +198,7 @@ TARGETS: dict[str, Target] = {
     "tables rings many": Target("rings, 1,000,000 invitations a day", "s"),
     "tables rings memory": Target("their driver's memory in Python, beside a JVM of 2 GB", "MB", 2_000),
     "tables five": Target("the five pipelines of `make run`, time, to before", "times", 0.67),
+    "tables five cpu": Target("their CPU, to before", "times"),
     "spark connector read": Target("Spark's own connector on this broker, rows read", "rows/s"),
     "spark connector write": Target("Spark's own connector on this broker, rows written", "rows/s"),
 }
