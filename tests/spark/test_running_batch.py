@@ -22,6 +22,7 @@ from tidelog.cli.pipeline import pipeline
 from tidelog.errors import NetworkException
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.options import Offsets
+from tidelog.spark.pipelines import running_batch
 from tidelog.spark.pipelines.progress import line, running, together
 from tidelog.spark.pipelines.running_batch import BatchWatch, offset_range, offsets_in
 from tidelog.spark.pipelines.state import FlowStatus, StateFolder, this_process
@@ -93,6 +94,26 @@ def test_offsets_are_read_from_a_checkpoint() -> None:
     text = 'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":23,"1":7}}\n'
     assert offsets_in(text) == {("orders", 0): 23, ("orders", 1): 7}
     assert offsets_in('v1\n{"batchWatermarkMs":0}\n-\n') == {}
+
+
+def test_the_offsets_of_a_batch_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Checkpoint:
+        def __init__(self, *_: object) -> None: ...
+
+        def read(self, path: str) -> str | None:
+            asked.append(path)
+            batch = int(path.rpartition("/")[2])
+            return None if batch > 5 else f'v1\n{{}}\n{{"orders":{{"0":{batch}}}}}\n'
+
+    monkeypatch.setattr(running_batch, "Files", Checkpoint)
+    end_of = running_batch.checkpointed(None, "c")  # type: ignore[arg-type]
+    for batch in (4, 4, 5, 4, 5):
+        assert end_of(batch) == {("orders", 0): batch}
+    assert asked == ["c/offsets/4", "c/offsets/5"]
+    assert (end_of(-1), end_of(6), end_of(6)) == (None, None, None)
+    assert asked[2:] == ["c/offsets/6"] * 2, "Spark may plan it yet"
 
 
 def test_the_range_of_a_batch_goes_from_the_batch_before_it() -> None:

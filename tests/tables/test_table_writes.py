@@ -21,6 +21,7 @@ from deltalake.table import TableAlterer, TableMerger
 from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
 from tidelog.spark.tables import Fenced, ForeignCheckpoint, TableError, Tables, task_files
+from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.live_files import live_paths
 from tidelog.spark.tables.store import Store
 
@@ -101,6 +102,25 @@ def points(steps: int, short: int) -> list[tuple[int, bool]]:
     found = [(step, after) for step in range(1, steps + 1) for after in (False, True)]
     every = max(1, len(found) // scale(short, len(found)))
     return list(dict.fromkeys([*found[::every], found[-1]]))
+
+
+def test_a_write_opens_a_table_that_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def counted(name: str, act: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            opened.append(name)
+            return act(*arguments, **named)
+
+        return call
+
+    tables = without_spark(tmp_path)
+    put(tables, 0, 0)
+    for name in ("exists", "snapshot"):
+        monkeypatch.setattr(DeltaLog, name, counted(name, getattr(DeltaLog, name)))
+    put(tables, 1, 8)
+    assert opened == ["snapshot"]
+    assert numbers(tables) == Counter(range(16))
 
 
 def test_a_first_batch_killed_at_any_step_is_not_there_until_it_comes_again(tmp_path: Path) -> None:

@@ -73,12 +73,24 @@ def offset_range(end_of: Callable[[int], Offsets | None], batch: int) -> str:
 
 
 def checkpointed(spark: SparkSession, checkpoint: str) -> Callable[[int], Offsets | None]:
-    """A function that returns the end offsets of a micro-batch in a checkpoint; None if it has none."""
+    """A function that returns the end offsets of a micro-batch in a checkpoint; None if it has none.
+
+    Each micro-batch is read once: its offsets do not change after Spark has planned it.
+    """
     files = Files(spark, checkpoint)
+    known: dict[int, Offsets] = {}
 
     def end_of(batch: int) -> Offsets | None:
-        text = files.read(join(checkpoint, "offsets", str(batch))) if batch >= 0 else None
-        return None if text is None else offsets_in(text)
+        found = known.get(batch)
+        if found is not None or batch < 0:
+            return found
+        text = files.read(join(checkpoint, "offsets", str(batch)))
+        if text is None:
+            return None
+        for older in [number for number in tuple(known) if number < batch - 1]:
+            known.pop(older, None)
+        found = known[batch] = offsets_in(text)
+        return found
 
     return end_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltalake import Field, Schema
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError
@@ -72,12 +72,12 @@ def declared(log: DeltaLog, wanted: Shape, before_creation: Callable[[], None] =
     """
     wanted = Shape(nullable(wanted.schema), wanted.partition_by, wanted.keys)
     _check(log.name, wanted)
-    if not log.exists():
+    snapshot = _opened(log)
+    if snapshot is None:
         configuration = {KEYS: json.dumps(list(wanted.keys))} if wanted.keys else {}
         before_creation()
-        log.create(delta_schema(log.name, wanted.schema), wanted.partition_by, configuration)
+        snapshot = log.create(delta_schema(log.name, wanted.schema), wanted.partition_by, configuration)
     while True:
-        snapshot = log.snapshot()
         current = shape_of(snapshot)
         _check_same_kind(log.name, current, wanted)
         fields = _missing(log.name, current, wanted)
@@ -86,7 +86,19 @@ def declared(log: DeltaLog, wanted: Shape, before_creation: Callable[[], None] =
         try:
             snapshot.table.alter.add_columns(fields)
         except CommitFailedError:
-            continue  # another writer has changed the columns: look at them again
+            pass  # another writer has changed the columns: look at them again
+        snapshot = log.snapshot()
+
+
+def _opened(log: DeltaLog) -> Snapshot | None:
+    """A snapshot of the table; None if there is no table. A table that is there is opened at once: to ask
+    first whether it exists lists its log a second time."""
+    try:
+        return log.snapshot()
+    except (TableError, DeltaError):
+        if log.exists():
+            raise
+        return None
 
 
 def nullable(schema: StructType) -> StructType:
