@@ -32,6 +32,7 @@ retry.backoff.max.ms: The longest pause before a failed request is sent again.
 retry.backoff.ms: The pause before the first such retry; it doubles with each failure.
 sasl.jaas.config: A JAAS line of Kafka with user and password, or with the options of another mechanism. Java
   clients take the same line. With `tokenauth="true"` user and password belong to a delegation token.
+  Without it the section `KafkaClient` of the JAAS file counts that the environment names in KAFKA_OPTS.
 sasl.kerberos.service.name: The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the
   package `gssapi`. The ticket is the system's, or `sasl.jaas.config` has `keyTab` and `principal`.
 sasl.login.callback.handler.class: As `sasl.oauth.token.provider`. Kafka's own classes are understood, too:

@@ -53,7 +53,8 @@ class ClientConfig(TypedDict, total=False):
     """The pause before the first such retry; it doubles with each failure."""
     sasl_jaas_config: str | Password | None
     """A JAAS line of Kafka with user and password, or with the options of another mechanism. Java clients
-    take the same line. With `tokenauth="true"` user and password belong to a delegation token.
+    take the same line. With `tokenauth="true"` user and password belong to a delegation token. Without it the
+    section `KafkaClient` of the JAAS file counts that the environment names in KAFKA_OPTS.
     """
     sasl_kerberos_service_name: str | None
     """The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the package `gssapi`. The

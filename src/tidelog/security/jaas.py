@@ -40,13 +40,22 @@ Kafka refuses them by default (org.apache.kafka.disallowed.login.modules).
 
 FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 
-_TOKEN = re.compile(
-    r"""\s+ | //[^\n]* | /\*.*?\*/            # left out
-      | (?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-      | (?P<sign>[=;])
-      | (?P<word>[^\s"'=;]+)""",
-    re.VERBOSE | re.DOTALL,
-)
+Token = tuple[str, str]
+"""The kind (value, sign or word) and the text of a token."""
+
+
+def _token(signs: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"""\s+ | //[^\n]* | /\*.*?\*/            # left out
+          | (?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+          | (?P<sign>[{signs}])
+          | (?P<word>[^\s"'{signs}]+)""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_TOKEN = _token("=;")
+_FILE_TOKEN = _token("=;{}")
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
 
@@ -63,6 +72,11 @@ class LoginModule:
     flag: str
     options: dict[str, str] = field(repr=False)
 
+    def text(self) -> str:
+        """The module as a JAAS text."""
+        options = "".join(f' {name}="{_escaped(value)}"' for name, value in self.options.items())
+        return f"{self.name} {self.flag}{options};"
+
 
 def parse_jaas(text: str) -> list[LoginModule]:
     """The login modules of a text. Raises JaasError.
@@ -70,14 +84,14 @@ def parse_jaas(text: str) -> list[LoginModule]:
     >>> parse_jaas('org.apache.kafka.common.security.scram.ScramLoginModule required;')[0].flag
     'required'
     """
-    tokens = list(_tokens(text))
+    tokens = list(tokens_of(text))
     modules: list[LoginModule] = []
     at = 0
     while at < len(tokens):
         end = next((i for i in range(at, len(tokens)) if tokens[i] == ("sign", ";")), None)
         if end is None:
             raise JaasError("a login module does not end with a semicolon")
-        modules.append(_module(tokens[at:end]))
+        modules.append(_known(login_module_of(tokens[at:end])))
         at = end + 1
     if not modules:
         raise JaasError("it has no login module")
@@ -95,14 +109,21 @@ def login_module(text: str, mechanism: str) -> LoginModule:
     return modules[0]
 
 
-def _module(tokens: Sequence[tuple[str, str]]) -> LoginModule:
+def _known(module: LoginModule) -> LoginModule:
+    if module.name in DISALLOWED_MODULES:
+        raise JaasError(
+            f"{module.name} is not allowed: it loads code, or sends passwords, where the text says"
+        )
+    if module.name not in KNOWN_MODULES:
+        raise JaasError(f"{module.name} is not a known login module")
+    return module
+
+
+def login_module_of(tokens: Sequence[Token]) -> LoginModule:
+    """The login module of the tokens before its semicolon, whatever its name. Raises JaasError."""
     if len(tokens) < 2 or tokens[0][0] != "word" or tokens[1][0] != "word":
         raise JaasError("a login module has a name and a control flag, such as required")
     name, flag = tokens[0][1], tokens[1][1].lower()
-    if name in DISALLOWED_MODULES:
-        raise JaasError(f"{name} is not allowed: it loads code, or sends passwords, where the text says")
-    if name not in KNOWN_MODULES:
-        raise JaasError(f"{name} is not a known login module")
     if flag not in FLAGS:
         raise JaasError(f"{tokens[1][1]} is not a control flag; one of {', '.join(FLAGS)} is")
     rest = tokens[2:]
@@ -115,10 +136,12 @@ def _module(tokens: Sequence[tuple[str, str]]) -> LoginModule:
     return LoginModule(name, flag, options)
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def tokens_of(text: str, *, has_sections: bool = False) -> Iterator[Token]:
+    """The tokens of a text. With `has_sections` braces are signs. Raises JaasError."""
+    pattern = _FILE_TOKEN if has_sections else _TOKEN
     at = 0
     while at < len(text):
-        match = _TOKEN.match(text, at)
+        match = pattern.match(text, at)
         if match is None:
             raise JaasError("a quoted value has no end")
         at = match.end()
@@ -133,3 +156,9 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 def _unescaped(match: re.Match[str]) -> str:
     escaped = match[1]
     return chr(int(escaped, 8)) if escaped[0] in "01234567" else _ESCAPES.get(escaped, escaped)
+
+
+def _escaped(value: str) -> str:
+    for written, meant in (("\\\\", "\\"), ('\\"', '"'), ("\\n", "\n"), ("\\r", "\r")):
+        value = value.replace(meant, written)
+    return value

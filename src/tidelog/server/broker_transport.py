@@ -10,6 +10,7 @@ from tidelog.config.values import ConfigError, Password
 from tidelog.endpoints import Endpoint
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.entries import ConfigSource
+from tidelog.server.config.sasl import jaas_text
 from tidelog.server.file_version import FileVersion, file_version
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ def client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str) 
         mechanism = str(config[f"{prefix}sasl.mechanism.inter.broker.protocol"])
         properties["sasl.mechanism"] = mechanism
         properties |= _given(config, (f"{prefix}{mechanism.lower()}.", prefix, ""), LOGIN_SETTINGS)
+        if "sasl.jaas.config" not in properties and (jaas := jaas_text(config, endpoint.listener, mechanism)):
+            properties["sasl.jaas.config"] = Password(jaas)
     return properties
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.clients.settings import ClientSettings
 from tidelog.config import ConfigError
 from tidelog.security.jaas import JaasError, login_module
+from tidelog.security.jaas_file import CLIENT_SECTION, jaas_of_file
 
 
 class Credentials:
@@ -22,14 +23,14 @@ class Credentials:
 
 
 def credentials_of(settings: ClientSettings) -> Credentials:
-    """The credentials from sasl.username and sasl.password, or from sasl.jaas.config."""
+    """The credentials from sasl.username and sasl.password, or from sasl.jaas.config, or from a JAAS file."""
     if settings.sasl_username is not None and settings.sasl_password is not None:
         return Credentials(settings.sasl_username, settings.sasl_password.secret)
+    options = jaas_options(settings)
+    if "username" in options and "password" in options:
+        token = options.get("tokenauth", "false").lower() == "true"
+        return Credentials(options["username"], options["password"], is_token=token)
     if settings.sasl_jaas_config is not None:
-        options = jaas_options(settings)
-        if "username" in options and "password" in options:
-            token = options.get("tokenauth", "false").lower() == "true"
-            return Credentials(options["username"], options["password"], is_token=token)
         raise ConfigError("sasl.jaas.config", "[hidden]", 'expected username="..." and password="..." in it')
     raise ConfigError(
         "sasl.username", settings.sasl_username, "expected with sasl.password, or sasl.jaas.config instead"
@@ -37,15 +38,19 @@ def credentials_of(settings: ClientSettings) -> Credentials:
 
 
 def jaas_options(settings: ClientSettings) -> dict[str, str]:
-    """The options of sasl.jaas.config for the mechanism of the settings; empty without that setting.
+    """The options of sasl.jaas.config, else of the JAAS file, for the mechanism; empty without both.
 
     Raises ConfigError if the text has another login module than Kafka's of the mechanism.
     """
-    if settings.sasl_jaas_config is None:
+    if settings.sasl_jaas_config is not None:
+        given: str | None = settings.sasl_jaas_config.secret
+    else:
+        given = jaas_of_file((CLIENT_SECTION,), settings.sasl_mechanism)
+    if given is None:
         return {}
     try:
         # Databricks names Kafka's classes so.
-        text = settings.sasl_jaas_config.secret.replace("kafkashaded.org.apache.kafka.", "org.apache.kafka.")
+        text = given.replace("kafkashaded.org.apache.kafka.", "org.apache.kafka.")
         return login_module(text, settings.sasl_mechanism).options
     except JaasError as error:
         raise ConfigError("sasl.jaas.config", "[hidden]", str(error)) from None

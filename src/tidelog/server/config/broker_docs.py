@@ -233,7 +233,7 @@ sasl.enabled.mechanisms: The SASL mechanisms of the broker or, with the prefix o
   listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.
 sasl.jaas.config: The login module of a mechanism and its options, as
   listener.name.NAME.MECHANISM.sasl.jaas.config. PLAIN has its users here: user_alice="secret". Its username
-  and password are for logins of this broker at others.
+  and password are for logins of this broker at others. Without it the JAAS file of KAFKA_OPTS counts.
 sasl.kerberos.principal.to.local.rules: Rules that make a user's name of a Kerberos principal. The first that
   applies decides.
 sasl.kerberos.service.name: The Kerberos name of the broker's service.

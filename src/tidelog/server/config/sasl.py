@@ -1,7 +1,8 @@
 """The settings of SASL on the broker's listeners: which mechanisms, and the settings of each.
 
 A setting is looked up as listener.name.NAME.MECHANISM.SETTING, then as listener.name.NAME.SETTING, then as
-SETTING. sasl.jaas.config needs the mechanism: each has a login module of its own.
+SETTING. sasl.jaas.config needs the mechanism: each has a login module of its own. Without that setting the
+JAAS file counts, if there is one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.config.values import ConfigError, ConfigValue, Password
 from tidelog.security.delegation_tokens import TokenSettings
+from tidelog.security.jaas_file import SERVER_SECTION, jaas_of_file
 from tidelog.security.sasl.mechanisms import (
     MECHANISMS,
     MechanismSettings,
@@ -38,7 +40,11 @@ def mechanism_value(config: BrokerConfig, listener: str, mechanism: str, name: s
 
 
 def jaas_text(config: BrokerConfig, listener: str, mechanism: str) -> str | None:
-    return config.text(mechanism_prefix(listener, mechanism) + "sasl.jaas.config")
+    """The login module of the setting, else of the JAAS file. Raises ConfigError if the file is bad."""
+    given = config.text(mechanism_prefix(listener, mechanism) + "sasl.jaas.config")
+    if given is not None:
+        return given
+    return jaas_of_file((f"{listener.lower()}.{SERVER_SECTION}", SERVER_SECTION), mechanism)
 
 
 def inter_broker_mechanism(config: BrokerConfig, listener: str) -> str:
