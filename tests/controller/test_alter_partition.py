@@ -63,9 +63,18 @@ class Leader:
     async def send(
         self, request: AlterPartitionRequest, version: int = 3
     ) -> AlterPartitionResponse.PartitionData:
+        if version < 3:
+            for partition in request.topics[0].partitions:
+                partition.new_isr = [member.broker_id for member in partition.new_isr_with_epochs]
+                partition.new_isr_with_epochs = []
+        if version < 2:
+            request.topics[0].topic_name = request.topics[0].topic_name or DEMO.topic
         decoded = AlterPartitionRequest.decode(request.encode(version), version)
         response = await self.controller.controller.alter_partition(decoded, version)
+        response = AlterPartitionResponse.decode(response.encode(version), version)
         assert response.error_code == ErrorCode.NONE
+        assert response.topics[0].topic_name == decoded.topics[0].topic_name
+        assert response.topics[0].topic_id == decoded.topics[0].topic_id
         ((answer,),) = [topic.partitions for topic in response.topics]
         return answer
 
@@ -81,18 +90,13 @@ async def leader(cluster: Cluster) -> Leader:
     return Leader(cluster, controller)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_a_smaller_isr_is_written_and_told(version: int) -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             leading = await leader(cluster)
             before = leading.state
-            request = leading.request([2, 1])
-            if version == 2:
-                partition = request.topics[0].partitions[0]
-                partition.new_isr = [2, 1]
-                partition.new_isr_with_epochs = []
-            answer = await leading.send(request, version)
+            answer = await leading.send(leading.request([2, 1]), version)
             assert (answer.error_code, answer.leader_id, answer.isr) == (0, 2, [2, 1])
             assert answer.partition_epoch == before.partition_epoch + 1
             assert answer.leader_epoch == before.leader_epoch
@@ -138,6 +142,22 @@ def test_what_is_out_of_date_is_refused() -> None:
                 "unknown topic": ErrorCode.UNKNOWN_TOPIC_ID,
                 "unknown partition": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             }
+            assert leading.state == state
+
+    simulated(story())
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_leaders_that_name_topics_get_the_errors_of_their_time(version: int) -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            leading = await leader(cluster)
+            state = leading.state
+            absent = await leading.send(leading.request([2, 9], epochs={9: -1}), version)
+            assert absent.error_code == ErrorCode.OPERATION_NOT_ATTEMPTED
+            request = leading.request([2])
+            request.topics[0].topic_name = "gone"
+            assert (await leading.send(request, version)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert leading.state == state
 
     simulated(story())

@@ -16,6 +16,9 @@ from tidelog.metadata.tree import WatchEvent
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
+TOPIC_IDS_SINCE_VERSION = 2
+"""The version of AlterPartition from which on topics have ids instead of names."""
+
 EPOCHS_SINCE_VERSION = 3
 """The version of AlterPartition from which on the new ISR has the epochs of its brokers."""
 
@@ -91,26 +94,31 @@ class PartitionChanges:
         changes: list[_Change] = []
         response = AlterPartitionResponse()
         for topic in request.topics:
-            answers = [
-                self._check(topic.topic_id, asked, request, version, changes) for asked in topic.partitions
-            ]
+            name: str | None = topic.topic_name
+            if version >= TOPIC_IDS_SINCE_VERSION:
+                name = self._context.topic_names.get(topic.topic_id)
+            answers = [self._check(name, asked, request, version, changes) for asked in topic.partitions]
             response.topics.append(
-                AlterPartitionResponse.TopicData(topic_id=topic.topic_id, partitions=answers)
+                AlterPartitionResponse.TopicData(
+                    topic_name=topic.topic_name, topic_id=topic.topic_id, partitions=answers
+                )
             )
         await self._write(changes)
         return response
 
     def _check(
         self,
-        topic_id: bytes,
+        name: str | None,
         asked: AlterPartitionRequest.PartitionData,
         request: AlterPartitionRequest,
         version: int,
         changes: list[_Change],
     ) -> AlterPartitionResponse.PartitionData:
-        """The answer to a change: an error, the present state, or that of a change added to `changes`."""
+        """The answer to a change: an error, the present state, or that of a change added to `changes`.
+
+        `name` is None if no topic has the id of the request.
+        """
         answer = AlterPartitionResponse.PartitionData(partition_index=asked.partition_index)
-        name = self._context.topic_names.get(topic_id)
         if name is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             return answer
@@ -131,6 +139,8 @@ class PartitionChanges:
             _fill(answer, state)  # the change was made, but its answer was lost
             return answer
         answer.error_code = self._refusal(asked, request, state, isr)
+        if answer.error_code == ErrorCode.INELIGIBLE_REPLICA and version < TOPIC_IDS_SINCE_VERSION:
+            answer.error_code = ErrorCode.OPERATION_NOT_ATTEMPTED
         if not answer.error_code:
             wanted = replace(
                 state,

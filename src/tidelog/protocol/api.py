@@ -98,7 +98,7 @@ class ApiKey(IntEnum):
 
 
 class ApiInfo:
-    """One API and its versions in Kafka 4.3 (in 3.9 for the APIs of ZooKeeper mode)."""
+    """One API and its versions in Kafka 4.3 (in 3.9 for the APIs between brokers on ZooKeeper)."""
 
     __slots__ = (
         "flexible_from", "key", "latest_unstable", "max_version", "min_version", "module", "name",
@@ -219,7 +219,7 @@ _TABLE = (
     ("DescribeUserScramCredentials", 0, 0, 0),
     ("AlterUserScramCredentials", 0, 0, 0),
     ("DescribeQuorum", 0, 2, 0),
-    ("AlterPartition", 2, 3, 0),
+    ("AlterPartition", 0, 3, 0),
     ("UpdateFeatures", 0, 2, 0),
     ("Envelope", 0, 0, 0),
     ("DescribeCluster", 0, 2, 0),

@@ -1,12 +1,15 @@
-"""AlterPartition (key 56): a leader asks the controller to change the ISR of partitions."""
+"""AlterPartition (key 56): a leader asks the controller to change the ISR of partitions.
+
+Kafka 4 has dropped versions 0 and 1, which name topics; Kafka 3.9 serves them.
+"""
 
 from __future__ import annotations
 
 from tidelog.protocol.message import Message
-from tidelog.protocol.schema import Struct, array, int8, int16, int32, int64, uuid
+from tidelog.protocol.schema import Struct, array, int8, int16, int32, int64, string, uuid
 
 
-class AlterPartitionRequest(Message, key=56, versions="2-3", flexible="0+"):
+class AlterPartitionRequest(Message, key=56, versions="0-3", flexible="0+"):
     class BrokerState(Struct):
         broker_id: int = int32("3+")
         broker_epoch: int = int64("3+", default=-1)
@@ -20,6 +23,7 @@ class AlterPartitionRequest(Message, key=56, versions="2-3", flexible="0+"):
         partition_epoch: int = int32("0+")
 
     class TopicData(Struct):
+        topic_name: str = string("0-1", ignorable=True)
         topic_id: bytes = uuid("2+", ignorable=True)
         partitions: list[AlterPartitionRequest.PartitionData] = array("0+")
 
@@ -28,7 +32,7 @@ class AlterPartitionRequest(Message, key=56, versions="2-3", flexible="0+"):
     topics: list[AlterPartitionRequest.TopicData] = array("0+")
 
 
-class AlterPartitionResponse(Message, key=56, versions="2-3", flexible="0+"):
+class AlterPartitionResponse(Message, key=56, versions="0-3", flexible="0+"):
     class PartitionData(Struct):
         partition_index: int = int32("0+")
         error_code: int = int16("0+")
@@ -39,6 +43,7 @@ class AlterPartitionResponse(Message, key=56, versions="2-3", flexible="0+"):
         partition_epoch: int = int32("0+")
 
     class TopicData(Struct):
+        topic_name: str = string("0-1", ignorable=True)
         topic_id: bytes = uuid("2+", ignorable=True)
         partitions: list[AlterPartitionResponse.PartitionData] = array("0+")
 

@@ -1,12 +1,13 @@
-"""ControlledShutdown (7) v2-3, AlterPartition (56) v2-3 and AllocateProducerIds (67) v0: requests of brokers.
+"""ControlledShutdown (7) v2-3, AlterPartition (56) v0-3 and AllocateProducerIds (67) v0: requests of brokers.
 
 - Served in a cluster alone, over the listeners of the brokers; over others CLUSTER_AUTHORIZATION_FAILED.
 - They need CLUSTER_ACTION: brokers are super users, or have a rule.
 - Only the active controller answers. Other brokers say NOT_CONTROLLER, and the caller looks for it again.
 - ControlledShutdown moves the leaders of a broker that is about to stop, and answers with the partitions
   that the broker still leads: it asks again until none is left.
-- AlterPartition writes the in-sync replicas that a leader asks for. v2 names topics by id, v3 has the epoch
-  of each replica's broker.
+- AlterPartition writes the in-sync replicas that a leader asks for. v1 has the recovery state of the leader,
+  v2 names topics by id, v3 has the epoch of each replica's broker. A replica that may not be in sync is
+  INELIGIBLE_REPLICA since v2, OPERATION_NOT_ATTEMPTED before.
 - AllocateProducerIds gives a block of producer ids, which no other broker gets.
 """
 
@@ -69,6 +70,6 @@ def _controller(services: Services, request: Request) -> ActiveController:
 
 APIS = (
     Api(7, 2, 3, controlled_shutdown, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
-    Api(56, 2, 3, alter_partition, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
+    Api(56, 0, 3, alter_partition, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
     Api(67, 0, 0, allocate_producer_ids, from_brokers=True, access=("CLUSTER CLUSTER_ACTION",)),
 )
