@@ -94,6 +94,8 @@ class FakeBroker:
     """The topics that a full update did not have."""
     failed_dir: set[TopicPartition] = field(default_factory=set)
     received: list[Message] = field(default_factory=list)
+    refused_by: Callable[[int], bool] = lambda broker_id: False
+    """Whether a broker refuses its connections."""
     acting: set[tuple[int, int]] = field(default_factory=set)
     """The controllers whose requests it took, with their epochs."""
 
@@ -144,6 +146,7 @@ class FakeBroker:
 
     def _stop_replica(self, request: StopReplicaRequest, code: int) -> StopReplicaResponse:
         response = StopReplicaResponse(error_code=code)
+        response.is_refused = not code and self.refused_by(request.refusing_broker_id)
         for topic in request.topic_states if not code else ():
             for state in topic.partition_states:
                 partition = TopicPartition(topic.topic_name, state.partition_index)
@@ -182,25 +185,36 @@ class FakeNetwork:
         self.brokers: dict[int, FakeBroker] = {}
         self.refuses = False
         """Whether the address of a broker that is down refuses connections; else they time out."""
+        self.refuses_the_controller: set[int] = set()
+        """Brokers whose addresses refuse the controller alone. Its connections to them have ended."""
+
+    def is_refused(self, broker_id: int) -> bool:
+        """Whether another broker than the controller is refused."""
+        found = [broker for broker in self.brokers.values() if broker.broker_id == broker_id]
+        return self.refuses and any(not broker.is_up for broker in found)
 
     async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> BrokerConnection:
         await asyncio.sleep(0.0005)
         broker = self.brokers.get(endpoint.port)
+        if broker_id in self.refuses_the_controller:
+            raise NetworkException(f"broker {broker_id} refuses") from ConnectionRefusedError()
         if broker is None or not broker.is_up:
             reason = ConnectionRefusedError() if self.refuses else None
             raise NetworkException(f"broker {broker_id} is down") from reason
-        return FakeConnection(broker)
+        return FakeConnection(broker, self)
 
 
 class FakeConnection:
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: FakeBroker, network: FakeNetwork) -> None:
         self.correlation_id = 0
         self._broker = broker
+        self._network = network
         self._is_closed = False
 
     @property
     def closed(self) -> bool:
-        return self._is_closed or not self._broker.is_up
+        is_refused = self._broker.broker_id in self._network.refuses_the_controller
+        return self._is_closed or is_refused or not self._broker.is_up
 
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
@@ -252,6 +266,7 @@ class Node:
             rng=rng,
         )
         cluster.network.brokers[self.port] = self.broker
+        self.broker.refused_by = cluster.network.is_refused
         self.controller.start()
 
     async def register(self) -> None:

@@ -1,4 +1,4 @@
-"""A broker on the controller's host that refuses connections leads nothing until it answers again."""
+"""A broker that refuses connections leads nothing until it answers again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tidelog.controller.interface import NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.message import Message
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest
+from tidelog.protocol.messages.stop_replica import StopReplicaRequest
 
 DEMO, ALONE = TopicPartition("demo", 0), TopicPartition("alone", 0)
 
@@ -35,10 +37,11 @@ def state(node: Node, partition: TopicPartition = DEMO) -> PartitionState:
     return node.controller.context.partitions[partition]
 
 
-def test_leaders_move_away_long_before_the_session_expires() -> None:
+@pytest.mark.parametrize("host", ["localhost", None], ids=["same-host", "other-hosts"])
+def test_leaders_move_away_long_before_the_session_expires(host: str | None) -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            node = await started(cluster)
+            node = await started(cluster, host=host)
             broker = cluster.nodes[2].broker
             registered = len(cluster.nodes[2].registrations)
             broker.is_up = False
@@ -85,20 +88,53 @@ def test_a_suspected_broker_does_not_join_the_isr() -> None:
     simulated(story())
 
 
-@pytest.mark.parametrize("reason", ["time-out", "other host", "setting"])
-def test_nobody_is_suspected_without_a_refusal_on_this_host(reason: str) -> None:
+@pytest.mark.parametrize("host", ["localhost", None], ids=["same-host", "other-hosts"])
+@pytest.mark.parametrize("reason", ["time-out", "setting"])
+def test_nobody_is_suspected_without_a_refusal(reason: str, host: str | None) -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.settings.broker_suspicion_enable = reason != "setting"
-            node = await started(
-                cluster,
-                host=None if reason == "other host" else "localhost",
-                refuses=reason != "time-out",
-            )
+            node = await started(cluster, host=host, refuses=reason != "time-out")
             before = state(node)
             cluster.nodes[2].broker.is_up = False
             await asyncio.sleep(30)  # of the simulated clock
             assert state(node) == before
+            assert not node.controller.context.suspected_broker_ids
+
+    simulated(story())
+
+
+def test_a_broker_on_another_host_that_refuses_the_controller_alone_is_not_suspected() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster, host=None)
+            before = state(node)
+            cluster.network.refuses_the_controller.add(2)
+            await asyncio.sleep(10)
+            others = [cluster.nodes[id].broker.received for id in (1, 3)]
+            questions = [each for received in others for each in received if _is_question(each, 2)]
+            assert 10 <= len(questions) <= 24, "asked about once a second"
+            assert state(node) == before
+            assert not node.controller.context.suspected_broker_ids
+            cluster.nodes[2].broker.is_up = False  # the others are refused by now
+            await cluster.until(lambda: state(node).leader == 3, "another leader")
+
+    simulated(story())
+
+
+def _is_question(request: Message, broker_id: int) -> bool:
+    return isinstance(request, StopReplicaRequest) and request.refusing_broker_id == broker_id
+
+
+def test_a_broker_alone_with_the_controller_is_not_suspected_on_another_host() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster, host=None)
+            for broker_id in (1, 3):
+                await cluster.crash(broker_id)
+            await cluster.until(lambda: node.controller.context.live_broker_ids == {2, 9}, "two are left")
+            cluster.nodes[2].broker.is_up = False
+            await asyncio.sleep(10)
             assert not node.controller.context.suspected_broker_ids
 
     simulated(story())

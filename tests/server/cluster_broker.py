@@ -124,6 +124,8 @@ class ClusterBroker:
         self._limits.control_plane_listener_name = CONTROL
         self.controller = Controller()
         self.broker_epoch = EPOCH
+        self.refusing: set[int] = set()
+        """The brokers that refuse connections of this one."""
         self.tree: dict[str, dict[str, str]] = {}
         self.tree_is_there = True
         self._loop = BrokerLoop(2)
@@ -206,6 +208,7 @@ class ClusterBroker:
                 forwarding=cast("ForwardingManager", SimpleNamespace(is_needed=False)),
                 broker_epoch=lambda: self.broker_epoch,
                 listeners=frozenset((BROKERS, CONTROL)),
+                refuses_connections=self._refuses_connections,
             ),
         )
         self.services = services = cast("Services", made)
@@ -224,6 +227,9 @@ class ClusterBroker:
         )
         self.server.start()
         self._logs = logs
+
+    async def _refuses_connections(self, broker_id: int) -> bool:
+        return broker_id in self.refusing
 
     async def _read(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         if not self.tree_is_there:

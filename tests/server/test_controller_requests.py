@@ -433,6 +433,22 @@ def test_a_partition_answers_for_itself(broker: ClusterBroker) -> None:
     ]
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_broker_says_whether_another_one_refuses_its_connections(
+    broker: ClusterBroker, version: int
+) -> None:
+    connection = broker.connect()
+    broker.refusing.add(OTHER)
+    for asked, is_refused in ((OTHER, True), (OTHER + 1, False), (-1, False)):
+        question = StopReplicaRequest(
+            controller_id=OTHER, controller_epoch=1, broker_epoch=EPOCH, refusing_broker_id=asked
+        )
+        assert connection.ask(question, StopReplicaResponse, version).is_refused == is_refused
+    question.controller_epoch, question.refusing_broker_id = 0, OTHER
+    refused = connection.ask(question, StopReplicaResponse, version)
+    assert (refused.error_code, refused.is_refused) == (ErrorCode.STALE_CONTROLLER_EPOCH, False)
+
+
 def test_a_thousand_partitions_are_led_at_once(broker: ClusterBroker) -> None:
     request = leader_and_isr("t", 0)
     for index in range(1, 1_000):

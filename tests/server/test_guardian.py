@@ -18,10 +18,12 @@ import pytest
 
 from tests.data.key_stores.record import PASSWORD
 from tests.kafka.certificates import make_certificates
+from tests.support.broker import Broker
 from tests.support.cluster import ClusterOfBrokers
 from tests.support.ports import free_port
 from tests.support.wait import eventually
 from tests.support.zookeeper import tls_settings, zookeeper_server
+from tidelog import Admin, NewTopic
 from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
 from tidelog.server import guardian_process
 from tidelog.server.guardian_process import Orders, wait_for_end
@@ -263,3 +265,31 @@ def test_without_a_guardian_the_controller_suspects_a_broker_that_refuses_connec
         other.kill()
         eventually(lambda: "refuses connections" in controller.log(), "the suspicion", QUICK_SECONDS)
         print(f"suspected after {(time.monotonic() - began) * 1000:.0f} ms")
+
+
+class BrokerOnItsHost(Broker):
+    """A broker with an address of its own: the controller takes it for one on another host."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        super().__init__(folder, dict(settings), host=f"127.0.0.{int(settings['broker.id']) + 1}")
+
+
+class ClusterOnHosts(ClusterOfBrokers):
+    broker_class = BrokerOnItsHost
+
+
+def test_on_another_host_a_second_broker_has_to_be_refused_too(tmp_path: Path) -> None:
+    settings = {**LONG, "tidelog.guardian.enable": "false"}
+    with ClusterOnHosts(tmp_path, 3, settings, secured=False) as cluster:
+        controller = cluster.controller
+        victim, other = (broker_id for broker_id in cluster.brokers if broker_id != controller)
+        with Admin(bootstrap_servers=cluster[controller].bootstrap) as admin:
+            admin.create_topics([NewTopic("moved", replica_assignments={0: [victim, other, controller]})])
+            cluster[victim].kill()
+            eventually(
+                lambda: admin.describe_topics(["moved"])["moved"].partitions[0].leader == other,
+                "the next leader",
+                QUICK_SECONDS,
+                0.02,
+            )
+        assert f"broker {victim} refuses connections" in cluster[controller].log()

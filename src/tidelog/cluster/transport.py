@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from tidelog.endpoints import Endpoint
+from tidelog.errors import KafkaError
 from tidelog.protocol.message import Message
 
 R = TypeVar("R", bound=Message)
@@ -49,6 +50,18 @@ class Transport(Protocol):
 def is_refused(error: Exception) -> bool:
     """Whether `connect` failed because nobody listens at the address. A time-out is no refusal."""
     return isinstance(error.__cause__ or error.__context__, ConnectionRefusedError)
+
+
+async def refuses_connections(
+    transport: Transport, broker_id: int, endpoint: Endpoint, *, timeout: float
+) -> bool:
+    """Whether nobody listens at the address of a broker. False if it answers, or if there is no answer."""
+    try:
+        connection = await transport.connect(broker_id, endpoint, timeout=timeout)
+    except KafkaError as error:
+        return is_refused(error)
+    connection.close("the broker accepts connections")
+    return False
 
 
 EndpointOf = Callable[[int], Endpoint | None]

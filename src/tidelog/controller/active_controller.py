@@ -67,7 +67,14 @@ class ActiveController:
 
     def resign(self) -> None:
         """End the term: close its watches, its timer and its channels. The owner drops later events."""
-        for part in (self.brokers, self.topics, self.partitions, self.elections, self.reassignments):
+        for part in (
+            self.brokers,
+            self.suspected,
+            self.topics,
+            self.partitions,
+            self.elections,
+            self.reassignments,
+        ):
             part.close()
         self.term.channels.close()
 

@@ -1,24 +1,36 @@
 """SuspectedBrokers: brokers whose process seems to be gone while their session is still alive.
 
-The controller suspects a broker on its own host whose address refuses connections twice: nobody listens there
-any more. Its leaderships move as in a controlled shutdown, and it stays out of the ISR until it answers
-again, registers anew, or its session ends. Its registration stays. A wrong suspicion costs a change of
-leaders and no record: only in-sync replicas are elected. At most one broker is suspected at a time.
+The controller suspects a broker whose address refuses its connections twice: nobody listens there any more.
+On another host a proxy may refuse the controller alone, so one of the other brokers has to be refused, too.
+The leaderships of a suspected broker move as in a controlled shutdown, and it stays out of the ISR until it
+answers again, registers anew, or its session ends. Its registration stays. A wrong suspicion costs a change
+of leaders and no record: only in-sync replicas are elected. At most one broker is suspected at a time.
 
-A time-out is no refusal: a paused or cut off broker waits for the end of its session. On another host a proxy
-may refuse for a live broker, so nobody is suspected there.
+A time-out is no refusal: a paused or cut off broker waits for the end of its session.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from tidelog.controller.broker_changes import BrokerChanges
 from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.request_batch import STOP_REPLICA_VERSION
 from tidelog.controller.term import ControllerTerm
+from tidelog.errors import KafkaError
+from tidelog.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 
 REFUSALS = 2
 """The refused connections in a row after which a broker is suspected."""
+
+WITNESSES = 3
+"""How many other brokers are asked at once whether they are refused, too."""
+
+ANSWER_SECONDS = 2.0
+"""How long another broker has for its answer; it tries to connect meanwhile."""
+
+ASK_AGAIN_SECONDS = 1.0
 
 _log = logging.getLogger("tidelog.controller")
 
@@ -28,16 +40,27 @@ class SuspectedBrokers:
         self._term = term
         self._context = term.context
         self._brokers = brokers
+        self._inquiries: dict[int, asyncio.Task[None]] = {}
         term.channels.on_refused = self.refused
         term.channels.on_answered = self.answered
 
+    def close(self) -> None:
+        for inquiry in self._inquiries.values():
+            inquiry.cancel()
+
     def refused(self, broker_id: int, times: int) -> None:
         """The address of a broker refused connections, so many in a row."""
-        if times >= REFUSALS and self._may_suspect(broker_id):
-            epoch = self._context.broker_epoch(broker_id)
-            self._term.put(
-                ControllerState.BROKER_CHANGE, "BrokerSuspicion", lambda: self._suspect(broker_id, epoch)
+        if times < REFUSALS or not self._may_suspect(broker_id):
+            return
+        epoch = self._context.broker_epoch(broker_id)
+        if self._is_on_this_host(broker_id):
+            self._put_suspicion(broker_id, epoch)
+        elif broker_id not in self._inquiries:
+            inquiry = asyncio.get_running_loop().create_task(
+                self._inquire(broker_id, epoch), name=f"is-broker-{broker_id}-gone"
             )
+            self._inquiries[broker_id] = inquiry
+            inquiry.add_done_callback(lambda _: self._inquiries.pop(broker_id))
 
     def answered(self, broker_id: int) -> None:
         """A broker answered a request in the epoch of its registration, after connections were refused."""
@@ -50,7 +73,6 @@ class SuspectedBrokers:
             and not self._context.suspected_broker_ids
             and broker_id in self._context.live_broker_ids
             and broker_id != self._term.parts.broker_id
-            and self._is_on_this_host(broker_id)
         )
 
     def _is_on_this_host(self, broker_id: int) -> bool:
@@ -60,6 +82,56 @@ class SuspectedBrokers:
         here = None if own is None else own.endpoint(listener)
         there = brokers[broker_id].endpoint(listener)
         return here is not None and there is not None and here.host == there.host
+
+    # --- other brokers
+
+    async def _inquire(self, broker_id: int, epoch: int) -> None:
+        """Ask other brokers, and suspect the broker as soon as one is refused, too."""
+        others = self._context.live_broker_ids - {broker_id, self._term.parts.broker_id}
+        asked = self._term.parts.rng.sample(sorted(others), min(len(others), WITNESSES))
+        questions = [asyncio.ensure_future(self._is_refused_too(other, broker_id)) for other in asked]
+        try:
+            for question in asyncio.as_completed(questions):
+                if await question:
+                    self._put_suspicion(broker_id, epoch)
+                    return
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+        finally:
+            for question in questions:
+                question.cancel()
+
+    async def _is_refused_too(self, other: int, broker_id: int) -> bool:
+        """Ask a broker over a connection of its own: its other requests do not wait for the answer."""
+        parts = self._term.parts
+        registration = self._context.live_or_shutting_down_brokers.get(other)
+        endpoint = None if registration is None else registration.endpoint(parts.channels.listener)
+        if endpoint is None:
+            return False
+        question = StopReplicaRequest(
+            controller_id=parts.broker_id,
+            controller_epoch=self._context.epoch,
+            broker_epoch=self._context.broker_epoch(other),
+            refusing_broker_id=broker_id,
+        )
+        try:
+            connection = await parts.transport.connect(other, endpoint, timeout=ANSWER_SECONDS)
+            try:
+                answer = await connection.call(
+                    question, StopReplicaResponse, version=STOP_REPLICA_VERSION, timeout=ANSWER_SECONDS
+                )
+            finally:
+                connection.close("the question is answered")
+        except KafkaError as error:
+            _log.info("broker %d does not say whether broker %d refuses it: %s", other, broker_id, error)
+            return False
+        return answer.is_refused
+
+    # --- events
+
+    def _put_suspicion(self, broker_id: int, epoch: int) -> None:
+        self._term.put(
+            ControllerState.BROKER_CHANGE, "BrokerSuspicion", lambda: self._suspect(broker_id, epoch)
+        )
 
     async def _suspect(self, broker_id: int, epoch: int) -> None:
         if not self._may_suspect(broker_id) or self._context.broker_epoch(broker_id) != epoch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,6 +72,8 @@ class ClusterServices:
     broker_epoch: Callable[[], int]
     # The inter-broker listener and the control-plane listener.
     listeners: frozenset[str]
+    # Whether the address of a broker refuses a connection from here.
+    refuses_connections: Callable[[int], Awaitable[bool]]
 
     def check_listener(self, request: Request) -> None:
         """ClusterAuthorizationFailed unless the request came over a listener of the brokers."""

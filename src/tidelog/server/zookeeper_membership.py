@@ -15,6 +15,7 @@ from tidelog.clock import Clock, Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_overrides import TopicOverrides
+from tidelog.cluster.transport import refuses_connections
 from tidelog.controller.channel_manager import ChannelSettings
 from tidelog.controller.cluster_controller import ClusterController
 from tidelog.controller.interface import ConfigEntity, ConfigKind
@@ -36,7 +37,7 @@ from tidelog.protocol.messages.controlled_shutdown import (
     ControlledShutdownResponse,
 )
 from tidelog.server.admin_manager import AdminManager
-from tidelog.server.broker_transport import transport_to
+from tidelog.server.broker_transport import BrokerTransport, transport_to
 from tidelog.server.cluster_features import ClusterFeatures, Features
 from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.config.broker import BrokerConfig
@@ -71,6 +72,9 @@ UNCLEAN_ELECTIONS = "unclean.leader.election.enable"
 SESSION_MARGIN = 1.5
 """ZooKeeper ends the session of a dead process within this multiple of its time-out."""
 
+ATTEMPT_SECONDS = 1.0
+"""How long a broker tries to reach another one of which the controller asks whether it is gone."""
+
 UNREACHABLE_SECONDS = 5.0
 """How long a stop waits for the controller while ZooKeeper is away."""
 
@@ -102,6 +106,7 @@ class ZooKeeperMembership:
         self._listener: ConfigChangeListener | None = None
         self._controller: ClusterController | None = None
         self._channel: ControllerChannel | None = None
+        self._control_transport: BrokerTransport | None = None
         self._links: TransactionLinks | None = None
         self._replication: LeaderReplication | None = None
         self._following: FollowerReplication | None = None
@@ -153,10 +158,11 @@ class ZooKeeperMembership:
         config, cluster = self._config, self._cluster
         listener_of_brokers = config.inter_broker_listener
         control = cluster.control_plane_listener or listener_of_brokers
+        self._control_transport = transport_to(config, control, str(self._broker_id))
         self._controller = ClusterController(
             self._broker_id,
             self._store,
-            transport_to(config, control, str(self._broker_id)),
+            self._control_transport,
             self._dynamic,
             self._register,
             settings=controller_settings(config),
@@ -195,6 +201,16 @@ class ZooKeeperMembership:
         broker = state.brokers.get(state.controller_id)
         endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
         return None if endpoint is None else ControllerNode(state.controller_id, endpoint)
+
+    async def _refuses_connections(self, broker_id: int) -> bool:
+        assert self._metadata is not None
+        assert self._control_transport is not None
+        broker = self._metadata.snapshot.brokers.get(broker_id)
+        control = self._cluster.control_plane_listener or self._config.inter_broker_listener
+        endpoint = None if broker is None else broker.endpoint(control)
+        return endpoint is not None and await refuses_connections(
+            self._control_transport, broker_id, endpoint, timeout=ATTEMPT_SECONDS
+        )
 
     def async_tree(self) -> AsyncTree:
         assert self._tree is not None
@@ -254,6 +270,7 @@ class ZooKeeperMembership:
             ForwardingManager(self._channel, lambda: controller.is_active, self._has_our_controller),
             lambda: self._broker_epoch,
             frozenset(filter(None, (self._config.inter_broker_listener, control))),
+            self._refuses_connections,
         )
         register_controller_metrics(services.metrics.registry, controller)
         register_session_metrics(services.metrics.registry, self.async_tree())

@@ -13,6 +13,7 @@
   `type` has no meaning here: a controller on ZooKeeper leaves it 0.
 - StopReplica: an older leader epoch is FENCED_LEADER_EPOCH; -1 and -2 (the topic is deleted) pass. The answer
   comes when the deletions are durable. A leader that is stopped without a deletion leads no more.
+  A tagged field of ours asks whether the address of another broker refuses a connection from here.
 - UpdateMetadata has all live brokers, and the partitions that changed. The leader -2 deletes a partition.
 """
 
@@ -52,7 +53,10 @@ async def stop_replica(services: Services, request: Request, body: StopReplicaRe
         cluster = _accepted(services, request, body)
     except ClusterAuthorizationFailed as error:
         return _not_stopped(body, error.code)
-    return await cluster.states.stop_replica(body)
+    response = await cluster.states.stop_replica(body)
+    if body.refusing_broker_id >= 0 and not response.error_code:
+        response.is_refused = await cluster.refuses_connections(body.refusing_broker_id)
+    return response
 
 
 def _not_stopped(body: StopReplicaRequest, code: int) -> StopReplicaResponse:

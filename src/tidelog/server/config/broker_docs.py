@@ -313,8 +313,9 @@ tidelog.audit.topic: The topic for the events of the audit: denied operations, a
   cannot write in time.
 tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The broker refuses a larger batch
   before it uses the memory.
-tidelog.broker.suspicion.enable: Whether the controller moves leaderships away from a broker on its own host
-  whose address refuses connections, before the session of that broker expires.
+tidelog.broker.suspicion.enable: Whether the controller moves leaderships away from a broker whose
+  address refuses connections, before the session of that broker expires. If the broker is on another host
+  than the controller, a second broker has to be refused, too.
 tidelog.canary.interval.ms: How often the broker writes a record to the topic of the canary, reads it and
   commits its offset, to measure what its clients see; 0 switches the canary off. The canary needs a listener
   with PLAINTEXT, and an authorizer has to let ANONYMOUS use its topic and group.
