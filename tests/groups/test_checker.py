@@ -6,10 +6,16 @@ import random
 
 import pytest
 
+from tests.support.wait import known
 from tidelog.simulation.checks.group_checker import check
 from tidelog.simulation.checks.group_history import BROKER, Line
 
 T = ("t", 0)
+
+
+def test_a_coordinator_that_cannot_answer_yet_is_asked_again() -> None:
+    answers = iter((None, None, {}))
+    assert known(lambda: next(answers), "the committed offsets", interval=0.0) == {}
 
 
 def history(text: str) -> list[Line]:

@@ -23,6 +23,12 @@ def eventually(probe: Callable[[], T | None], what: str, timeout: float = 10.0, 
         time.sleep(interval)
 
 
+def known(ask: Callable[[], T | None], what: str, timeout: float = 10.0, interval: float = 0.05) -> T:
+    """The first answer of `ask` that is not None, also an empty one."""
+    (answer,) = eventually(lambda: None if (found := ask()) is None else (found,), what, timeout, interval)
+    return answer
+
+
 async def eventually_async(
     probe: Callable[[], T | None], what: str, timeout: float = 10.0, interval: float = 0.005
 ) -> T:
