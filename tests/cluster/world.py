@@ -268,6 +268,7 @@ class World:
             return
         if not result.needs_flush:
             produced([AppendOutcome(result, None)])
+            partition.advance_high_watermark()
             return
         self.replicas.flush_then(
             partition,

@@ -332,16 +332,17 @@ class Partition(LogListener):
         return check_produced(data, rules, now_ms)
 
     def append_now(self, batch: CheckedBatch, now_ms: int, guard: Verification | None = None) -> AppendResult:
-        """Append a small batch in this turn of the loop, if `can_append_now`."""
+        """Append a small batch in this turn of the loop, if `can_append_now`.
+
+        The caller advances the high watermark in the same turn, unless the batch needs a flush: a producer
+        has its answer before the fetches that wait for its record have theirs.
+        """
         log = self.log
         assert log is not None
         prepared = log.appender.prepare(batch, self.leader_epoch, now_ms, guard=guard)
         if isinstance(prepared, DuplicateBatch):
             return prepared.result
-        result = log.appender.write(prepared, now_ms)
-        if not result.needs_flush:
-            self.advance_high_watermark()
-        return result
+        return log.appender.write(prepared, now_ms)
 
     def append_in_turn(self, batch: CheckedBatch) -> None:
         """Queue a small batch for `write_turn`, which appends all of this turn of the loop together.

@@ -1,0 +1,62 @@
+"""A producer has its answer before the consumers that wait for its record have theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.cluster.world import Fetched, World, want
+from tests.server.test_produce_cost import FakeChannel, body, services
+from tests.storage.helpers import batch
+from tidelog.network.request import FastRequest
+from tidelog.server.apis.small_produce import SmallProduces
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    made.partition("t")
+    yield made
+    made.close()
+
+
+class Producer(FakeChannel):
+    """Notes whether a waiting fetch is answered when the producer's answer is sent."""
+
+    def __init__(self, waiting: Fetched, *, breaks: bool = False) -> None:
+        super().__init__()
+        self._waiting = waiting
+        self._breaks = breaks
+        self.is_first: bool | None = None
+
+    def send_now(self, taken: FastRequest, frame: bytes) -> None:
+        super().send_now(taken, frame)
+        self.is_first = not self._waiting.answered
+        if self._breaks:
+            raise RuntimeError("the channel fails")
+
+
+def produce(world: World, channel: FakeChannel) -> bool:
+    frame = body(batch(value=b"v" * 100, timestamp=world.scheduler.clock.ms()), None)
+    request = cast("FastRequest", (channel, SimpleNamespace(api_version=9), 1, len(frame), 0, 0))
+    return SmallProduces(services(world)).take(request, frame, 0)
+
+
+def test_a_waiting_fetch_is_answered_after_the_produce_that_wakes_it(world: World) -> None:
+    fetched = world.fetch([want()])
+    channel = Producer(fetched)
+    assert produce(world, channel)
+    assert channel.error_code() == 0
+    assert channel.is_first
+    assert fetched.offsets() == [[0]]
+
+
+def test_the_record_is_committed_even_if_its_answer_cannot_be_sent(world: World) -> None:
+    fetched = world.fetch([want()])
+    with pytest.raises(RuntimeError, match="the channel fails"):
+        produce(world, Producer(fetched, breaks=True))
+    assert fetched.offsets() == [[0]]
