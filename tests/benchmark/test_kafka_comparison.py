@@ -21,7 +21,7 @@ def bench() -> Iterator[dict[str, ModuleType]]:
     known = set(sys.modules)
     sys.path.insert(0, str(BENCH))
     try:
-        yield {name: importlib.import_module(name) for name in ("ratios", "chart", "against_kafka")}
+        yield {name: importlib.import_module(name) for name in ("ratios", "chart", "broker", "against_kafka")}
     finally:
         sys.path.remove(str(BENCH))
         for name in set(sys.modules) - known:
@@ -163,6 +163,16 @@ def test_a_broker_that_each_round_starts_has_one_round_of_warm_up(bench: dict[st
         return {"start": next(costs)}
 
     assert against.warm_up(against.Loaded(work), against.Scale()) == 1
+
+
+def test_measured_brokers_keep_their_bytecode(
+    bench: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("TIDELOG_OTHER", "kept")
+    found = bench["broker"].environment()
+    assert "PYTHONDONTWRITEBYTECODE" not in found
+    assert found["TIDELOG_OTHER"] == "kept"
 
 
 def test_every_scenario_stands_in_the_readme(bench: dict[str, ModuleType]) -> None:
