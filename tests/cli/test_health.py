@@ -37,7 +37,8 @@ def test_an_unhealthy_cluster_ends_with_10(tool: Tool) -> None:
     assert "the disk of a log folder is nearly full: /" in text.stdout
 
 
-def test_no_answer_is_a_failure_and_not_a_state() -> None:
+def test_no_answer_is_a_failure_and_not_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.cli.health.TIMEOUT_MS", 500)
     result = CliRunner().invoke(main, ["health", "--bootstrap-server", "127.0.0.1:1"])
     assert result.exit_code == 1
 

@@ -105,17 +105,14 @@ def on_a_terminal(
     name: str,
     *arguments: str,
     piped: bool = False,
-    lines: int | None = None,
     program: tuple[str, ...] = ("-m", "tidelog"),
     meanwhile: Callable[[subprocess.Popen[bytes], Terminal], None] = lambda process, terminal: None,
 ) -> Ran:
-    """Run a tool on a terminal of so many `lines`; only its standard error if the output is `piped`."""
+    """Run a tool with standard error, and standard output unless it is `piped`, on a terminal."""
     terminal = Terminal()
     env = {**os.environ, "TERM": "xterm-256color"}
     for variable in ("NO_COLOR", "COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
         env.pop(variable, None)
-    if lines is not None:
-        env["LINES"] = str(lines)
     process = subprocess.Popen(
         [sys.executable, *program, name, "--bootstrap-server", bootstrap, *arguments],
         stdin=terminal.theirs,

@@ -11,12 +11,13 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tests.cli.client_tools import NewName, Tool, make_topic, tool
+from tests.cli.client_tools import NewName, Tool, tool
 from tests.cli.test_terminals import HIDE_CURSOR, SHOW_CURSOR, Terminal, on_a_terminal
 from tests.support.group_members import Members
 from tests.support.wait import eventually
 from tidelog.cli.cluster_load import ClusterSample, load_between
 from tidelog.cli.top import arranged, next_sort, size, view
+from tidelog.testing import Broker
 
 __all__ = ["tool"]
 
@@ -98,19 +99,16 @@ def test_without_a_terminal_it_asks_for_once(tool: Tool, arguments: tuple[str, .
     assert "--once" in result.stderr
 
 
-def test_keys_on_a_terminal(bootstrap: str, tool: Tool, new_name: NewName) -> None:
-    topic = make_topic(tool, new_name("t"))
-
+def test_keys_on_a_terminal() -> None:
     def press(process: subprocess.Popen[bytes], terminal: Terminal) -> None:
-        eventually(lambda: topic in terminal.shown, "the topic is shown", timeout=60)
+        eventually(lambda: "orders" in terminal.shown, "the topic is shown", timeout=60)
         os.write(terminal._ours, b"n")
         eventually(lambda: "sorted by name" in terminal.shown, "the order changes", timeout=60)
         os.write(terminal._ours, b"q")
 
-    # The broker has the topics of other tests, too.
-    ran = on_a_terminal(
-        bootstrap, "top", "--interval", "0.3", "--limit", "5000", lines=20_000, meanwhile=press
-    )
+    with Broker() as broker:  # of its own: the topics of other tests would fill the screen
+        broker.create_topic("orders", 1)
+        ran = on_a_terminal(broker.bootstrap_servers, "top", "--interval", "0.3", meanwhile=press)
     assert ran.exit_code == 0, ran.terminal
     assert ran.terminal.rfind(SHOW_CURSOR) > ran.terminal.rfind(HIDE_CURSOR) >= 0
     assert ran.terminal.rfind("\x1b[?1049l") > ran.terminal.rfind("\x1b[?1049h") >= 0, "the screen is back"
