@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
 
@@ -43,6 +44,11 @@ LONGEST = (
 )
 """The files with a test of 20 seconds or more. They come first: a worker that begins such a test when the
 others have nothing left makes the run longer by all of it."""
+
+
+def pytest_collection_finish() -> None:
+    """Leave tests and imported modules out of garbage collections: they stay until the end of the run."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
