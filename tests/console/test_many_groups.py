@@ -8,7 +8,6 @@ import time
 import tracemalloc
 
 import httpx
-import pytest
 
 from tests.support.scale import scale
 from tidelog.console.app import make_app
@@ -109,4 +108,4 @@ def test_the_history_of_many_groups_is_small() -> None:
     finally:
         tracemalloc.stop()
     per_group = sum(each.size for each in used.statistics("filename")) / groups
-    assert per_group == pytest.approx(8_000, abs=6_000)
+    assert 1_000 < per_group < 14_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -15,7 +16,7 @@ from tidelog.console.records.filters import RecordFilter
 from tidelog.console.records.log_record import TransactionState
 from tidelog.console.records.rules import RecordRules
 from tidelog.console.records.timeline import Timeline, read_timeline
-from tidelog.console.records.topic_reader import TopicReader
+from tidelog.console.records.topic_reader import Chunk, TopicReader
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.testing import Broker
 
@@ -324,6 +325,29 @@ def test_the_tail_shows_new_records_only(broker: Broker, with_reader: WithReader
         return texts
 
     assert with_reader("tailed", read) == ["new 1", "new 2"]
+
+
+def test_the_tail_of_a_busy_topic_asks_a_few_times_a_second(
+    topic: str, with_reader: WithReader[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(reader: TopicReader) -> int:
+        """The requests of half a second in which there are always new records."""
+        chunk = await reader.fetch({0: 0}, 64 << 10)
+        asked = 0
+
+        async def fetch(*_: object, **__: object) -> dict[int, Chunk]:
+            nonlocal asked
+            asked += 1
+            return chunk
+
+        monkeypatch.setattr(reader, "fetch", fetch)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                async for event in browser(reader, [0]).tail(begin={0: 0}):
+                    assert event.records
+        return asked
+
+    assert 1 <= with_reader(topic, read) <= 4
 
 
 def test_the_timeline_counts_offsets_in_round_spans(topic: str, with_reader: WithReader[Timeline]) -> None:

@@ -31,13 +31,15 @@ from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 MAX_PAGE = 500
 LEAST_BYTES = 4 << 10
 FIRST_BYTES = 64 << 10
-MORE_BYTES = 1 << 20
+MORE_BYTES = 256 << 10
 FIRST_WINDOW = 16
 MAX_WINDOW = 1 << 20
 WINDOW_BYTES = 2 << 20
 TAIL_WAIT_MS = 500
 TAIL_RECORDS = 200
 TAIL_BEHIND = 2000
+TAIL_SECONDS = 0.2
+"""The time between two events: nobody reads faster, and a busy topic would be asked for after each record."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -221,8 +223,9 @@ class RecordBrowser:
         positions = begin or {index: found.end for index, found in ranges.items()}
         wanted = wanted or RecordFilter()
         while True:
+            share = max(LEAST_BYTES, REQUEST_BYTES // max(1, len(positions)))
             try:
-                chunks = await self._reader.fetch(positions, FIRST_BYTES, wait_ms=TAIL_WAIT_MS)
+                chunks = await self._reader.fetch(positions, min(MORE_BYTES, share), wait_ms=TAIL_WAIT_MS)
             except OffsetOutOfRange:
                 positions = {index: found.end for index, found in (await self.ranges()).items()}
                 continue
@@ -236,9 +239,16 @@ class RecordBrowser:
                     skipped += behind
                     positions[index] = chunk.high_watermark
             found.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
-            shown = [record for record in map(self._view.show, found) if wanted.matches(record)]
+            shown: list[ShownRecord] = []
+            pace = Pace()
+            for record in map(self._view.show, found):
+                if wanted.matches(record):
+                    shown.append(record)
+                await pace.step()
             skipped += max(0, len(shown) - TAIL_RECORDS)
             yield TailEvent(shown[-TAIL_RECORDS:], len(found), skipped)
+            if found:
+                await asyncio.sleep(TAIL_SECONDS)
 
 
 @dataclass(slots=True, frozen=True)

@@ -32,7 +32,9 @@ from tidelog.records.legacy import Entry, is_log_append_time, iter_entries, read
 ANSWER_SECONDS = 10.0
 ATTEMPTS = 4
 PAUSE_SECONDS = 0.1
-REQUEST_BYTES = 16 << 20
+REQUEST_BYTES = 1 << 20
+"""A larger answer would keep the broker's loop busy for more than a few hundred microseconds."""
+
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 MARKERS = {0: "abort", 1: "commit"}
 
