@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,11 +15,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.support.fixtures import given_broker
 from tests.support.group_members import Members
 from tests.support.own_cluster import any_broker
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
-from tidelog.cli import transactions as tool_module
+from tests.transactions.by_hand import hanging_transaction
+from tests.transactions.reading import read
 from tidelog.cli.main import main
-from tidelog.cli.transactions import known_partitions, open_since
 from tidelog.clients.admin import ProducerState, Results, TransactionDescription, TransactionListing
+from tidelog.clients.admin.transactions import find_hanging_transactions
 from tidelog.errors import TransactionalIdNotFound
 
 NewName = Callable[[str], str]
@@ -220,35 +224,47 @@ def test_open_transactions_with_a_coordinator_do_not_hang(
 class Producers:
     """What a cluster says about the producers 1 to 4 of partition t-0, without one."""
 
-    def describe_producers(self, partitions: list[tuple[str, int]], *, broker_id: int | None) -> object:
+    async def describe_producers(self, partitions: list[tuple[str, int]], **_: object) -> object:
         states = [ProducerState(number, 0, 5, 1000 * number, 0, 10 * number) for number in (1, 2, 3, 4)]
         return {partition: [*states, ProducerState(5, 0, 5, 0, 0, None)] for partition in partitions}
 
-    def list_transactions(self, *, producer_ids: Sequence[int]) -> list[TransactionListing]:
+    async def list_transactions(
+        self, *, producer_ids: Sequence[int], timeout: float | None
+    ) -> list[TransactionListing]:
         assert list(producer_ids) == [1, 2, 3]
         return [TransactionListing(f"txn-{number}", number, "Ongoing", 0) for number in (1, 2)]
 
-    def describe_transactions(self, ids: Sequence[str], *, partial: bool) -> object:
+    async def describe_transactions(
+        self, ids: Sequence[str], *, partial: bool, timeout: float | None
+    ) -> object:
         assert partial
         known = TransactionDescription("txn-1", 0, "Ongoing", 1, 0, 60_000, 0, [("t", 0)])
         return Results({"txn-1": known, "txn-2": TransactionalIdNotFound()})
 
 
 def test_a_transaction_hangs_where_no_coordinator_has_its_partition() -> None:
-    admin = Producers()
-    old = open_since(admin, [("t", 0)], None, 4000)  # type: ignore[arg-type]
-    assert [producer.producer_id for _, producer in old] == [1, 2, 3]
-    assert known_partitions(admin, old) == {1: [("t", 0)], 2: [], 3: []}  # type: ignore[arg-type]
+    admin: Any = Producers()
+    found = asyncio.run(find_hanging_transactions(admin, [("t", 0)], before_ms=4000))
+    assert [each.producer.producer_id for each in found] == [2, 3]
 
 
-def test_what_hangs_is_printed_with_what_abort_wants(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_module, "connected_admin", lambda *_: nullcontext(Producers()))
-    monkeypatch.setattr(tool_module, "now_ms", lambda: 904_000)
-    rows = table(tool("find-hanging", "--topic", "t", "--partition", "0").stdout)
-    assert [(row["ProducerId"], row["StartOffset"], row["Duration(min)"]) for row in rows] == [
-        ("2", "20", "15"),
-        ("3", "30", "15"),
-    ]
+def test_a_hanging_transaction_is_found_and_aborted(
+    tool: Tool, bootstrap: str, members: Members, new_name: NewName
+) -> None:
+    """A record that came after the end of its transaction stops read_committed consumers until the abort."""
+    topic = members.topic(new_name("late"), 1)
+    with routed_connection(bootstrap) as connection:
+        start = hanging_transaction(connection, bootstrap, topic, new_name("hangs"))
+    after = Producer({"bootstrap.servers": bootstrap})
+    after.produce(topic, b"after", partition=0)
+    assert after.flush(30) == 0
+    assert read(bootstrap, topic) == [[]]
+    (row,) = table(tool("find-hanging", "--topic", topic).stdout)
+    assert (row["Topic"], row["Partition"], row["StartOffset"]) == (topic, "0", str(start))
+    aborted = tool("abort", "--topic", topic, "--partition", "0", "--start-offset", row["StartOffset"])
+    assert (aborted.exit_code, aborted.stderr) == (0, "")
+    assert table(tool("find-hanging", "--topic", topic).stdout) == []
+    eventually(lambda: read(bootstrap, topic) == [[b"after"]], "consumers go on")
 
 
 def test_an_id_that_is_not_there_is_told(tool: Tool, new_name: NewName) -> None:

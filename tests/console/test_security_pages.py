@@ -9,8 +9,12 @@ import httpx
 import pytest
 
 from tests.console.site import Site
+from tests.support.raw import RawConnection
 from tests.support.wait import eventually
+from tests.transactions.by_hand import hanging_transaction, produce
+from tests.transactions.reading import read
 from tidelog import Producer
+from tidelog.records.batch import Record, build_batch
 from tidelog.testing import Broker
 
 HOSTILE = "<script>alert(1)</script>"
@@ -138,3 +142,23 @@ def test_open_transactions_are_listed_oldest_first_and_can_be_aborted(secure: Si
         gone = {"topic": "tx-orders", "partition": 0, "start_offset": 0}
         unknown = change(secure, "POST", "/transactions/abort", **gone)
         assert unknown.status_code == 404
+
+
+def test_a_hanging_transaction_is_found_and_aborted(secure: Site) -> None:
+    """A record that came after the end of its transaction stops read_committed consumers until the abort."""
+    bootstrap = secure.broker.bootstrap_servers
+    secure.broker.create_topic("late")
+    with RawConnection(bootstrap) as connection:
+        start = hanging_transaction(connection, bootstrap, "late", "hangs")
+        produce(connection, "late", 0, bytes(build_batch([Record(0, 1_700_000_000_000, None, b"after")])))
+    assert read(bootstrap, "late") == [[]]
+    listed = eventually(lambda: secure.get("/transactions/hanging")["hanging"], "the transaction is found")
+    assert [(each["topic"], each["partition"], each["start_offset"]) for each in listed] == [
+        ("late", 0, start)
+    ]
+    assert "late" in secure.page("/transactions/hanging", topic="late")
+    where = {"topic": "late", "partition": 0, "start_offset": start}
+    done = change(secure, "POST", "/transactions/abort", **where)
+    assert done.status_code == 200, done.text
+    assert secure.get("/transactions/hanging", topic="late")["hanging"] == []
+    eventually(lambda: read(bootstrap, "late") == [[b"after"]], "consumers go on")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
+from tidelog import Admin
+from tidelog.clients.admin import AlterConfigOp, ConfigResource, OpType, ResourceType
 from tidelog.coordinator.transaction.records import decode_value, encode_key, encode_value
 from tidelog.coordinator.transaction.state import State
 from tidelog.protocol.messages.add_partitions_to_txn import (
@@ -96,6 +98,53 @@ def produce(
         9,
     )
     assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def hanging_transaction(connection: RawConnection, bootstrap: str, topic: str, transactional_id: str) -> int:
+    """A record of a transaction that comes after its end, as from a producer behind a slow network.
+
+    The topic has one partition and no records. A broker that asks the coordinator about each transaction
+    refuses such a record, so the check is off meanwhile. Returns the first offset of the hanging transaction.
+    """
+    producer_id, epoch = open_transaction(connection, topic, transactional_id=transactional_id)
+
+    def ended() -> bool:
+        answer = end(
+            connection, producer_id, epoch, commit=False, transactional_id=transactional_id, version=3
+        )
+        return answer.error_code == 0
+
+    eventually(ended, "the transaction is aborted")
+    eventually(
+        lambda: not described(connection, transactional_id).topics, "the coordinator has written its markers"
+    )
+    late = build_batch(
+        [Record(0, 1_700_000_000_000, None, b"late")],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=1,
+        transactional=True,
+    )
+    check, broker = "transaction.partition.verification.enable", ConfigResource(ResourceType.BROKER, "")
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.incremental_alter_configs({broker: [AlterConfigOp(check, "false")]})
+        try:
+            eventually(
+                lambda: _is_taken(connection, topic, bytes(late), transactional_id),
+                "the late record is taken",
+            )
+        finally:
+            admin.incremental_alter_configs({broker: [AlterConfigOp(check, None, OpType.DELETE)]})
+    return 2  # after the first record, and the marker of the abort
+
+
+def _is_taken(connection: RawConnection, topic: str, batch: bytes, transactional_id: str) -> bool:
+    """Whether the broker takes a batch; False until the new setting is in force."""
+    try:
+        produce(connection, topic, 0, batch, transactional_id)
+    except AssertionError:
+        return False
+    return True
 
 
 def write_prepared(connection: RawConnection, transactional_id: str, state: State) -> None:

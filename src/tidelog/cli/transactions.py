@@ -22,14 +22,13 @@ from tidelog.cli.flags import (
     valued,
 )
 from tidelog.cli.output import connected_admin, output_option, print_json
-from tidelog.errors import KafkaError, TransactionalIdNotFound
+from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
 
 if TYPE_CHECKING:
     from tidelog.clients.admin import Admin, ProducerState
 
 NONE = "None"
-BATCH = 500  # partitions in a request
 OUTPUT = "tidelog.output"
 
 Open: TypeAlias = "Callable[[], AbstractContextManager[Admin]]"
@@ -221,9 +220,9 @@ def find_hanging(
     minutes = 15 if max_transaction_timeout is None else max_transaction_timeout
     with asking("Failed to find hanging transactions") as admin:
         partitions = partitions_to_search(admin, topic, partition, broker_id)
-        old = open_since(admin, partitions, broker_id, now_ms() - minutes * 60_000)
-        known = known_partitions(admin, old) if old else {}
-        hanging = [found for found in old if found[0] not in known[found[1].producer_id]]
+        hanging = admin.find_hanging_transactions(
+            partitions, before_ms=now_ms() - minutes * 60_000, broker_id=broker_id
+        )
     print_table(
         (
             "Topic",
@@ -237,8 +236,7 @@ def find_hanging(
         ),
         [
             (
-                name,
-                index,
+                *each.partition,
                 producer.producer_id,
                 producer.producer_epoch,
                 producer.coordinator_epoch,
@@ -248,7 +246,8 @@ def find_hanging(
                 producer.last_timestamp,
                 (now_ms() - producer.last_timestamp) // 60_000,
             )
-            for (name, index), producer in hanging
+            for each in hanging
+            for producer in [each.producer]
         ],
     )
 
@@ -294,43 +293,6 @@ def partitions_to_search(
         for found in description.partitions
         if broker is None or broker in found.replicas
     ]
-
-
-def open_since(
-    admin: Admin, partitions: list[PartitionKey], broker: int | None, before_ms: int
-) -> list[tuple[PartitionKey, ProducerState]]:
-    """The open transactions whose last record is older than a time."""
-    old: list[tuple[PartitionKey, ProducerState]] = []
-    for start in range(0, len(partitions), BATCH):
-        found = admin.describe_producers(partitions[start : start + BATCH], broker_id=broker)
-        for partition, producers in sorted(found.items()):
-            old += [
-                (partition, producer)
-                for producer in producers
-                if producer.current_transaction_start_offset is not None
-                and producer.last_timestamp < before_ms
-            ]
-    return old
-
-
-def known_partitions(
-    admin: Admin, transactions: list[tuple[PartitionKey, ProducerState]]
-) -> dict[int, list[PartitionKey]]:
-    """The partitions in the open transactions of each producer, as the coordinators know them."""
-    producer_ids = {producer.producer_id for _, producer in transactions}
-    known: dict[int, list[PartitionKey]] = {producer_id: [] for producer_id in producer_ids}
-    ids = {
-        listing.transactional_id: listing.producer_id
-        for listing in admin.list_transactions(producer_ids=sorted(producer_ids))
-        if listing.producer_id in producer_ids
-    }
-    described = admin.describe_transactions(ids, partial=True)
-    for error in described.errors.values():
-        if not isinstance(error, TransactionalIdNotFound):
-            raise error
-    for transactional_id, transaction in described.items():
-        known[ids[transactional_id]] += transaction.partitions
-    return known
 
 
 def now_ms() -> int:

@@ -7,15 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from tidelog.clients.admin.transactions import AbortTransactionSpec, ProducerState
+from tidelog.clients.admin.transactions import AbortTransactionSpec
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.clusters import Cluster
 from tidelog.console.errors import ApiError, not_found
-from tidelog.errors import TransactionalIdNotFound
-from tidelog.partitions import PartitionKey
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-BATCH = 500  # partitions in a request
 MOST_SEARCHED = 50_000
 
 Name = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -127,56 +124,22 @@ async def hanging_list(cluster: Cluster, query: HangingQuery) -> HangingList:
     if len(keys) > MOST_SEARCHED:
         raise ApiError(400, "TOO_MANY", f"The cluster has {len(keys):,} partitions: name a topic.")
     before = round(time.time() * 1000) - query.minutes * 60_000
-    old = [
-        (key, producer)
-        for key, producer in await _open_producers(cluster, keys)
-        if producer.last_timestamp < before or not query.minutes
-    ]
-    known = await _known_partitions(cluster, {producer.producer_id for _, producer in old})
+    found = await cluster.admin.find_hanging_transactions(
+        keys, before_ms=before if query.minutes else None, partial=True
+    )
     return HangingList(
         len(keys),
         [
             HangingItem(
-                key[0],
-                key[1],
-                producer.producer_id,
-                producer.producer_epoch,
-                producer.current_transaction_start_offset or 0,
-                producer.last_timestamp,
+                *each.partition,
+                each.producer.producer_id,
+                each.producer.producer_epoch,
+                each.producer.current_transaction_start_offset or 0,
+                each.producer.last_timestamp,
             )
-            for key, producer in old
-            if (producer.producer_id, key) not in known
+            for each in found
         ],
     )
-
-
-async def _open_producers(
-    cluster: Cluster, keys: list[PartitionKey]
-) -> list[tuple[PartitionKey, ProducerState]]:
-    """The producers with an open transaction in a partition."""
-    found: list[tuple[PartitionKey, ProducerState]] = []
-    for start in range(0, len(keys), BATCH):
-        answer = await cluster.admin.describe_producers(keys[start : start + BATCH], partial=True)
-        found += [
-            (key, producer)
-            for key, producers in sorted(answer.items())
-            for producer in producers
-            if producer.current_transaction_start_offset is not None
-        ]
-    return found
-
-
-async def _known_partitions(cluster: Cluster, producers: set[int]) -> set[tuple[int, PartitionKey]]:
-    """The partitions in the open transactions of producers, as the coordinators know them."""
-    if not producers:
-        return set()
-    listed = await cluster.admin.list_transactions(producer_ids=sorted(producers))
-    ids = {each.transactional_id: each.producer_id for each in listed if each.producer_id in producers}
-    described = await cluster.admin.describe_transactions(list(ids), partial=True)
-    for error in described.errors.values():
-        if not isinstance(error, TransactionalIdNotFound):
-            raise error
-    return {(ids[name], key) for name, transaction in described.items() for key in transaction.partitions}
 
 
 class AbortBody(Struct):

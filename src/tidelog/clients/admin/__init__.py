@@ -135,6 +135,7 @@ _NAMES = {
     "tidelog.clients.admin.transactions": (
         "AbortTransactionSpec",
         "FencedProducer",
+        "HangingTransaction",
         "ProducerState",
         "TransactionDescription",
         "TransactionListing",

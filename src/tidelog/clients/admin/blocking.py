@@ -135,6 +135,7 @@ class Admin:
     list_transactions = _blocking(transactions.list_transactions)
     describe_transactions = _blocking(transactions.describe_transactions)
     describe_producers = _blocking(transactions.describe_producers)
+    find_hanging_transactions = _blocking(transactions.find_hanging_transactions)
     abort_transaction = _blocking(transactions.abort_transaction)
     force_terminate_transaction = _blocking(transactions.force_terminate_transaction)
     fence_producers = _blocking(transactions.fence_producers)

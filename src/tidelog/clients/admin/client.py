@@ -151,6 +151,7 @@ class AsyncAdmin:
     list_transactions = transactions.list_transactions
     describe_transactions = transactions.describe_transactions
     describe_producers = transactions.describe_producers
+    find_hanging_transactions = transactions.find_hanging_transactions
     abort_transaction = transactions.abort_transaction
     force_terminate_transaction = transactions.force_terminate_transaction
     fence_producers = transactions.fence_producers

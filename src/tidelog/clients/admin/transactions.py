@@ -31,6 +31,8 @@ from tidelog.protocol.messages.list_transactions import ListTransactionsRequest,
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 FENCE_TIMEOUT_MS = 30_000
+SEARCHED_AT_ONCE = 500
+"""The partitions in one request of a search for hanging transactions."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,6 +67,14 @@ class ProducerState:
     last_timestamp: int
     coordinator_epoch: int
     current_transaction_start_offset: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class HangingTransaction:
+    """A transaction that is open in a partition, but unknown to its coordinator."""
+
+    partition: PartitionKey
+    producer: ProducerState
 
 
 @dataclass(slots=True, frozen=True)
@@ -156,6 +166,52 @@ async def describe_producers(
         return settled(await self.driver.by_leader(partitions, deadline, ask), partial)
     await self.driver.known(broker_id, deadline)
     return settled(await self.driver.guarded(ask, broker_id, list(partitions)), partial)
+
+
+async def find_hanging_transactions(
+    self: AsyncAdmin,
+    partitions: Iterable[PartitionKey],
+    *,
+    before_ms: int | None = None,
+    broker_id: int | None = None,
+    partial: bool = False,
+    timeout: float | None = None,
+) -> list[HangingTransaction]:
+    """The transactions that are open in partitions, but that no coordinator knows.
+
+    Consumers with read_committed wait for their end for ever. `before_ms` leaves out transactions with a
+    younger record, `broker_id` asks the replicas of one broker, and `partial` leaves out partitions that
+    cannot be described. `timeout` is that of each request.
+    """
+    keys = list(partitions)
+    found: list[HangingTransaction] = []
+    for start in range(0, len(keys), SEARCHED_AT_ONCE):
+        some = keys[start : start + SEARCHED_AT_ONCE]
+        described = await self.describe_producers(some, broker_id=broker_id, partial=partial, timeout=timeout)
+        found += [
+            HangingTransaction(partition, producer)
+            for partition, producers in sorted(described.items())
+            for producer in producers
+            if producer.current_transaction_start_offset is not None
+            and (before_ms is None or producer.last_timestamp < before_ms)
+        ]
+    known = await _known_partitions(self, {each.producer.producer_id for each in found}, timeout)
+    return [each for each in found if (each.producer.producer_id, each.partition) not in known]
+
+
+async def _known_partitions(
+    self: AsyncAdmin, producer_ids: set[int], timeout: float | None
+) -> set[tuple[int, PartitionKey]]:
+    """The partitions in the open transactions of producers, as the coordinators know them."""
+    if not producer_ids:
+        return set()
+    listed = await self.list_transactions(producer_ids=sorted(producer_ids), timeout=timeout)
+    ids = {each.transactional_id: each.producer_id for each in listed if each.producer_id in producer_ids}
+    described = await self.describe_transactions(list(ids), partial=True, timeout=timeout)
+    for error in described.errors.values():
+        if not isinstance(error, TransactionalIdNotFound):
+            raise error
+    return {(ids[name], key) for name, transaction in described.items() for key in transaction.partitions}
 
 
 async def abort_transaction(
