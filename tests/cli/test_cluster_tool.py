@@ -26,6 +26,8 @@ def test_the_id_of_the_cluster(bootstrap: str) -> None:
     done = cluster("cluster-id", bootstrap)
     assert done.exit_code == 0
     assert re.fullmatch(r"Cluster ID: [A-Za-z0-9_-]{22}\n", done.stdout)
+    as_json = json.loads(cluster("cluster-id", bootstrap, "--output", "json").stdout)
+    assert done.stdout == f"Cluster ID: {as_json['cluster_id']}\n"
 
 
 def test_the_table_of_endpoints() -> None:

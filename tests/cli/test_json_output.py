@@ -63,6 +63,8 @@ def test_transactions_are_objects(bootstrap: str, tool: Tool, new_name: NewName)
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(30)
     listed = json.loads(tool("transactions", "--output", "json", "list").stdout)
+    assert json.loads(tool("transactions", "list", "--output", "json").stdout) == listed
+    assert tool("transactions", "list", "--output", "csv").stdout.startswith("TransactionalId,Coordinator,")
     (found,) = [entry for entry in listed if entry["TransactionalId"] == name]
     assert found["TransactionState"] == "Empty"
 

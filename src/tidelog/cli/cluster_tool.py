@@ -38,10 +38,15 @@ def admin_of(bootstrap: str, config_file: str | None) -> Iterator[Admin]:
 @click.command(cls=KafkaStyleCommand)
 @bootstrap_server
 @config
-def cluster_id(bootstrap_server: str, config: str | None) -> None:
+@output_option
+def cluster_id(bootstrap_server: str, config: str | None, output: str) -> None:
     """Print the id of the cluster."""
     with admin_of(bootstrap_server, config) as admin:
-        click.echo(f"Cluster ID: {admin.describe_cluster().cluster_id}")
+        found = admin.describe_cluster().cluster_id
+    if output == "json":
+        print_json({"cluster_id": found})
+    else:
+        click.echo(f"Cluster ID: {found}")
 
 
 @click.command(cls=KafkaStyleCommand)

@@ -19,9 +19,6 @@ Row = dict[str, object]
 
 # Words of YAML 1.1 and 1.2 that a plain string would be read as.
 NOT_PLAIN = re.compile(r"(?i)^(?:null|true|false|yes|no|on|off|y|n)$")
-PLAIN = re.compile(
-    r"(?i)^(?:|~|null|true|false|yes|no|on|off|y|n|[-+.]?[\d.][\d._:eExXoObB+-]*|[-+]?\.(?:inf|nan))$"
-)
 PLAIN = re.compile(r"^[A-Za-z_/][A-Za-z0-9_/.+:@-]*$")
 
 

@@ -21,7 +21,7 @@ from tidelog.cli.flags import (
     brief_words,
     valued,
 )
-from tidelog.cli.output import connected_admin, output_option, print_json
+from tidelog.cli.output import FORM, FORMS, connected_admin, output_option, print_json
 from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
 
@@ -64,7 +64,24 @@ def asking(what: str) -> Iterator[Admin]:
         ctx.exit(1)
 
 
+def output_after(function: Callable[..., None]) -> Callable[..., None]:
+    """`--output` behind the name of a command, where people look for it; it wins over one before the name."""
+
+    def chosen(ctx: click.Context, _option: click.Parameter, form: str | None) -> None:
+        if form is not None:
+            ctx.meta[FORM], ctx.meta[OUTPUT] = form, "text" if form == "text" else "json"
+
+    return click.option(
+        "--output",
+        type=click.Choice(["text", *FORMS], case_sensitive=False),
+        callback=chosen,
+        expose_value=False,
+        help="Lines for people, or a form for programs.",
+    )(function)
+
+
 @transactions.command("list", cls=KafkaStyleCommand)
+@output_after
 @valued("--duration-filter", "MS", "Only transactions that are open for longer; all if below 0.", int)
 @valued("--transactional-id-pattern", "PATTERN", "Only ids that match a regular expression completely.")
 def list_transactions(duration_filter: int | None, transactional_id_pattern: str | None) -> None:
@@ -83,6 +100,7 @@ def list_transactions(duration_filter: int | None, transactional_id_pattern: str
 
 
 @transactions.command("describe", cls=KafkaStyleCommand)
+@output_after
 @click.option("--transactional-id", metavar="ID", required=True, help="The transactional id; required.")
 def describe(transactional_id: str) -> None:
     """Describe a transactional id: its producer, its state, and the partitions of its open transaction."""
@@ -118,6 +136,7 @@ def describe(transactional_id: str) -> None:
 
 
 @transactions.command("describe-producers", cls=KafkaStyleCommand)
+@output_after
 @click.option("--topic", metavar="NAME", required=True, help="The topic; required.")
 @click.option("--partition", metavar="N", type=int, required=True, help="The partition; required.")
 @valued("--broker-id", "ID", "Ask this broker's replica; by default the leader.", int)
@@ -198,6 +217,7 @@ def abort(
 
 
 @transactions.command("find-hanging", cls=KafkaStyleCommand)
+@output_after
 @valued("--broker-id", "ID", "Search the partitions of one broker.", int)
 @valued("--max-transaction-timeout", "MIN", "Only transactions older than MIN minutes; 15.", int)
 @valued("--topic", "NAME", "Search one topic.")
