@@ -123,6 +123,22 @@ def test_a_write_opens_a_table_that_is_there_once(tmp_path: Path, monkeypatch: p
     assert numbers(tables) == Counter(range(16))
 
 
+def test_a_write_without_bad_rows_asks_spark_for_no_other_frame(tmp_path: Path) -> None:
+    """`frame` has no `where`, `select` or `drop`."""
+    tables = without_spark(tmp_path)
+    columns = {
+        "n": pa.array([1, 2], pa.int64()),
+        "day": pa.array([DAYS[0]] * 2),
+        "_bad": pa.nulls(2, pa.struct([("why", pa.string())])),
+    }
+    with tables.write_aside(
+        frame(columns), "events", writer="w", batch=0, partition_by=("day",), aside="_bad"
+    ) as aside:
+        assert (aside.written, aside.rows) == (2, None)
+    assert numbers(tables) == Counter([1, 2])
+    assert tables.delta("events").to_pyarrow_table().column_names == ["n", "day"]
+
+
 def test_a_first_batch_killed_at_any_step_is_not_there_until_it_comes_again(tmp_path: Path) -> None:
     with dying() as steps:
         put(without_spark(tmp_path / "count"), 0, 0)

@@ -8,7 +8,7 @@ Cassandra is configured, it keeps one row for an event.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines import cassandra, quarantine
@@ -34,7 +34,7 @@ from tidelog.spark.pipelines.events import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 LOGS = (CREDITS, LEFT_SWIPES, RIGHT_SWIPES, EXPOSURES, INSTALLS, LOGINS, VERIFICATIONS)
 QUARANTINE = quarantine.TABLE
@@ -47,10 +47,13 @@ class Collected:
 
     schema: EventSchema
     name: str = "tables"
+    _columns: list[Column] = field(default_factory=list, repr=False, compare=False)
+    """Those of `sorted_out`, made once, as each takes several calls of the JVM."""
 
     def write(self, rows: DataFrame, context: Context, flow: str, batch: int) -> None:
         context = replace(context, writer=flow)
-        events = sort_out(rows, self.schema)
+        self._columns = self._columns or sorted_out(self.schema)
+        events = rows.select(*self._columns)
         with quarantine.set_aside(events, self.schema.table, context, batch) as bad:
             if bad is not None:
                 quarantine.write(bad, self.schema.topic, context, batch)
@@ -87,7 +90,7 @@ class Collected:
         return good_events(rows, self.schema)
 
 
-def sort_out(rows: DataFrame, schema: EventSchema) -> DataFrame:
+def sorted_out(schema: EventSchema) -> list[Column]:
     """The event's columns, its day, and `_bad`: the error, bytes and position of a bad event, else null."""
     from pyspark.sql import functions as F
 
@@ -96,7 +99,8 @@ def sort_out(rows: DataFrame, schema: EventSchema) -> DataFrame:
     error = F.coalesce(schema.spark_error(), F.col("_error"))
     bad = quarantine.bad_row(error, F.col("_raw"), F.col("partition"), F.col("offset"), F.col("timestamp"))
     day = F.when(is_bad, quarantine.day_of_record()).otherwise(day_of(F.col("ts")))
-    return rows.select(*schema.names, day.alias("day"), F.when(is_bad, bad).alias(quarantine.BAD))
+    names = (F.col(name) for name in schema.names)
+    return [*names, day.alias("day"), F.when(is_bad, bad).alias(quarantine.BAD)]
 
 
 def good_events(rows: DataFrame, schema: EventSchema) -> DataFrame:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from deltalake.transaction import AddAction
 
 from tidelog.spark.tables import keyed
-from tidelog.spark.tables.columns import Shape, declared, shape_of
+from tidelog.spark.tables.columns import Shape, declared, nullable, shape_of
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError
@@ -131,19 +131,16 @@ class Tables:
         not have the struct. The rows are computed once for both: the others wait in files, which are deleted
         at the end of the `with` block. Only a batch that the table has already is computed again.
         """
-        from pyspark.sql import functions as F
-
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
         self.written.add(table)
+        stored, others = _split_schema(rows.schema, aside, partition_by)
         with self.store.errors():
-            snapshot = declared(
-                target, Shape(rows.drop(aside).schema, tuple(partition_by)), self.store.check_commits
-            )
+            snapshot = declared(target, Shape(stored, tuple(partition_by)), self.store.check_commits)
             replayed = snapshot.has(name)
-        others = rows.where(F.col(aside).isNotNull()).select(f"{aside}.*", *partition_by)
         if replayed:
-            yield Aside(None, None if others.isEmpty() else others)
+            again = rows.where(f"`{aside}` IS NOT NULL").select(f"{aside}.*", *partition_by)
+            yield Aside(None, None if again.isEmpty() else again)
             return
         place = self.store.below(table)
         files = write_files(rows, Target(place, tuple(partition_by), aside))
@@ -151,7 +148,7 @@ class Tables:
         good = [file for file in files if not file.aside]
         self._commit(target, snapshot, name, good)
         try:
-            found = self._waiting(place, waiting, others.schema) if waiting else None
+            found = self._waiting(place, waiting, others) if waiting else None
             yield Aside(sum(file.rows for file in good), found)
         finally:
             self._delete(place, waiting)
@@ -241,3 +238,18 @@ class Tables:
             raise TableError(f"{table!r} is not a table name: expected letters, digits and underscores")
         place = self.store.below(table)
         return DeltaLog(place.uri, place.options)
+
+
+def _split_schema(
+    schema: StructType, aside: str, partition_by: Sequence[str]
+) -> tuple[StructType, StructType]:
+    """The columns of the table, and those of rows that are put aside.
+
+    Spark is not asked: it takes milliseconds to analyse each further frame of a micro-batch.
+    """
+    from pyspark.sql.types import StructType
+
+    struct = schema[aside].dataType
+    assert isinstance(struct, StructType), f"{aside} is a struct"
+    stored = StructType([field for field in schema.fields if field.name != aside])
+    return stored, nullable(StructType([*struct.fields, *(schema[name] for name in partition_by)]))
