@@ -201,7 +201,9 @@ class InlineLoop:
     def __init__(self) -> None:
         self.on_event: Callable[[int], None] = lambda _mask: None
 
-    def register(self, _fd: int, on_event: Callable[[int], None], _mask: int) -> None:
+    def register(
+        self, _fd: int, on_event: Callable[[int], None], _mask: int, *, is_login: bool = False
+    ) -> None:
         self.on_event = on_event
 
     def unregister(self, _fd: int) -> None: ...

@@ -135,7 +135,7 @@ class Channel:
         # None when the channel is closed: the two refer to each other, and would wait for the collector.
         self._reader: RequestReader | AuthenticationReader | None
         self._reader = first_reader(self, context, sock, security)
-        context.loop.register(self.fd, self._reader.on_event, READ)
+        context.loop.register(self.fd, self._reader.on_event, READ, is_login=self.is_authenticating)
 
     @property
     def is_open(self) -> bool:

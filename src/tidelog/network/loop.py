@@ -49,6 +49,9 @@ BACKGROUND_NICENESS: Final = 10
 HANDSHAKE_THREADS: Final = 2
 """Few, so that many clients that connect at once leave time for the loop and for other threads."""
 
+LOGIN_NS: Final = 1_000_000
+"""Connections that log in get this much of a turn, so that a thousand of them do not delay a request."""
+
 WATCH_NS: Final = 100_000
 QUICK_NS: Final = 400_000
 """A wait as short as this, wake-up included, would have been shorter by watching (polling without sleep).
@@ -90,6 +93,11 @@ class DirectSelector(selectors.BaseSelector):
         self.turn: deque[Callable[[], None]] = deque()
         # Callbacks from other threads. The loop looks here before it sleeps, so they wake it only from sleep.
         self.posted: deque[Callable[[], None]] = deque()
+        # Descriptors of connections that log in, and callbacks about them: they wait for requests.
+        self.logins: set[int] = set()
+        self.login_callbacks: deque[Callable[[], None]] = deque()
+        self._logins_handled = 0
+        self._login_ns = LOGIN_NS if poller is None else NEVER  # simulated turns take no time
         self.asleep = False
         self.on_error: Callable[[str, BaseException], None] = _ignore
         self.turn_ns = time.perf_counter_ns()
@@ -104,9 +112,11 @@ class DirectSelector(selectors.BaseSelector):
 
     # The broker's descriptors
 
-    def add(self, fd: int, on_event: OnEvent, mask: int) -> None:
+    def add(self, fd: int, on_event: OnEvent, mask: int, *, is_login: bool = False) -> None:
         self._epoll.register(fd, mask)
         self._direct[fd] = on_event
+        if is_login:
+            self.logins.add(fd)
 
     def change(self, fd: int, mask: int) -> None:
         self._epoll.modify(fd, mask)
@@ -114,6 +124,7 @@ class DirectSelector(selectors.BaseSelector):
     def remove(self, fd: int) -> None:
         if self._direct.pop(fd, None) is not None:
             self._epoll.unregister(fd)
+            self.logins.discard(fd)
 
     def dispatch(self, fd: int, mask: int) -> None:
         on_event = self._direct.get(fd)
@@ -129,7 +140,7 @@ class DirectSelector(selectors.BaseSelector):
             self._run_turn()
             timeout = 0.0
         self.asleep = True
-        if posted:
+        if posted or self.login_callbacks:
             timeout = 0.0
         before = time.perf_counter_ns()
         if self._quick >= self._quick_enough and timeout != 0.0 and before - self.bulk_ns > CALM_NS:
@@ -141,6 +152,11 @@ class DirectSelector(selectors.BaseSelector):
         waited = after - before
         self.idle_ns += waited
         self._quick = self._quick + 1 if waited < QUICK_NS else 0
+        logins: list[tuple[int, int]] = []
+        if self.logins:
+            logins = [event for event in events if event[0] in self.logins]
+            if logins:
+                events = [event for event in events if event[0] not in self.logins]
         self.crowded = len(events) > 1
         direct = self._direct
         others: list[tuple[selectors.SelectorKey, int]] = []
@@ -157,7 +173,31 @@ class DirectSelector(selectors.BaseSelector):
             self._run_posted()
         if turn:
             self._run_turn()
+        if logins or self.login_callbacks:
+            self._run_logins(logins)
         return others
+
+    def _run_logins(self, events: list[tuple[int, int]]) -> None:
+        """Handle logins for a moment. The next poll reports the events that are left again.
+
+        Each turn begins with another event, so that no connection always comes last.
+        """
+        end = time.perf_counter_ns() + self._login_ns
+        callbacks, direct = self.login_callbacks, self._direct
+        try:
+            while callbacks:
+                callbacks.popleft()()
+                if time.perf_counter_ns() >= end:
+                    return
+            start = self._logins_handled % (len(events) or 1)
+            for fd, mask in events[start:] + events[:start]:
+                self._logins_handled += 1
+                if (on_event := direct.get(fd)) is not None:
+                    on_event(mask)
+                if time.perf_counter_ns() >= end:
+                    return
+        except Exception as error:
+            self.on_error("an event of a login was not handled", error)
 
     def _watch(self, start: int) -> list[tuple[int, int]]:
         """Poll again and again for a moment, because a peer that responds at once is not worth a sleep.
@@ -297,9 +337,9 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     def open_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
         return socket.socket(family, kind, protocol)
 
-    def register(self, fd: int, on_event: OnEvent, mask: int = READ) -> None:
-        """Call `on_event(mask)` whenever `fd` is ready; level-triggered."""
-        self.direct.add(fd, on_event, mask)
+    def register(self, fd: int, on_event: OnEvent, mask: int = READ, *, is_login: bool = False) -> None:
+        """Call `on_event(mask)` whenever `fd` is ready; level-triggered. Logins wait for other events."""
+        self.direct.add(fd, on_event, mask, is_login=is_login)
 
     def modify(self, fd: int, mask: int) -> None:
         self.direct.change(fd, mask)
@@ -311,6 +351,13 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     def dispatch(self, fd: int, mask: int) -> None:
         """Call what is registered for `fd`, as if the poll had found it ready."""
         self.direct.dispatch(fd, mask)
+
+    def call_after(self, fd: int, callback: Callable[[], None]) -> None:
+        """Run `callback` after this turn; if `fd` logs in, when the loop has time for logins."""
+        if fd in self.direct.logins:
+            self.direct.login_callbacks.append(callback)
+        else:
+            self.call_soon(callback)
 
     def call_soon_in_turn(self, callback: Callable[[], None]) -> None:
         """Run `callback` when the events of this turn are handled, before the next poll."""
@@ -355,8 +402,16 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         work: Callable[[], T],
         done: Callable[[T | None, BaseException | None], None],
     ) -> None:
-        """Run a step of a TLS handshake: a millisecond of arithmetic, during which other threads run."""
-        self._handshakes.submit(_job(work, done))
+        """Run a step of a TLS handshake: a millisecond of arithmetic, during which other threads run.
+
+        `done` is called when the loop has time for logins.
+        """
+        callbacks = self.direct.login_callbacks
+
+        def wait(result: T | None, error: BaseException | None) -> None:
+            callbacks.append(lambda: done(result, error))
+
+        self._handshakes.submit(_job(work, wait))
 
     def set_io_threads(self, count: int) -> None:
         """Run up to `count` blocking jobs, and as many reads, at a time. Excess threads end when idle."""

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.network")
 
 ACCEPTS_PER_TURN: Final = 64
+LOGINS_PER_TURN: Final = 8
+"""So many connections are accepted in a turn where clients log in: each gets an object of OpenSSL."""
+
 OUT_OF_DESCRIPTORS_PAUSE: Final = 0.5
 LEAST_IDLE_CHECK: Final = 0.01
 CLOSED_KEPT: Final = 1000
@@ -55,6 +58,7 @@ class Acceptor:
         self.sock = _listen(server.loop, endpoint, server.limits)
         self.address: tuple[str, int] = self.sock.getsockname()[:2]
         self._listening = False
+        self._is_secured = endpoint.listener in server.security
         self._timer: TimerHandle | None = None
         self.accepted = Meter()
         self._blocked_ns = 0
@@ -68,7 +72,8 @@ class Acceptor:
             if self._blocked_since:
                 self._blocked_ns += perf_counter_ns() - self._blocked_since
                 self._blocked_since = 0
-            self._server.loop.register(self.sock.fileno(), self._on_event, READ)
+            fd = self.sock.fileno()
+            self._server.loop.register(fd, self._on_event, READ, is_login=self._is_secured)
 
     def close(self) -> None:
         self._stop_listening()
@@ -102,7 +107,7 @@ class Acceptor:
     def _on_event(self, mask: int) -> None:
         name = self.endpoint.listener
         quotas = self._server.quotas
-        for _ in range(ACCEPTS_PER_TURN):
+        for _ in range(LOGINS_PER_TURN if self._is_secured else ACCEPTS_PER_TURN):
             if not quotas.has_room(name):
                 self._pause(None)
                 return

@@ -71,7 +71,7 @@ class TlsHandshake:
         self.is_busy = False  # as a channel without a request
         self.last_active_ns = perf_counter_ns()
         self._interest = READ
-        loop.register(self.fd, self._on_event, READ)
+        loop.register(self.fd, self._on_event, READ, is_login=True)
         self._timer: TimerHandle = loop.schedule(seconds, self._expire)
 
     def close(self) -> None:

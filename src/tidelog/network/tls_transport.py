@@ -140,7 +140,7 @@ class TlsTransport:
         """Call the owner again if bytes are here already: the kernel does not report those."""
         if not self._is_reported and (self._incoming.pending or self._tls.pending() or self._saw_end):
             self._is_reported = True
-            self._loop.call_soon(self._report)
+            self._loop.call_after(self._fd, self._report)
 
     def _report(self) -> None:
         self._is_reported = False
