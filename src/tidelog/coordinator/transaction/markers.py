@@ -121,8 +121,13 @@ class LocalMarkers:
         waiting, self._waiting = self._waiting, {}
         now_ms = self._scheduler.clock.ms()
         timeout_ms = self._timeout_ms()
+        encoded: dict[Marker, bytes] = {}
         for partition, entries in waiting.items():
-            batches = [memoryview(bytearray(_encode(entry.marker, now_ms))) for entry in entries]
+            for marker, _, _ in entries:
+                if marker not in encoded:
+                    encoded[marker] = _encode(marker, now_ms)
+            # A copy for each partition: the append writes its offset into the header.
+            batches = [memoryview(bytearray(encoded[entry.marker])) for entry in entries]
 
             def written(slot: int, error: KafkaError | None, entries: list[_Waiting] = entries) -> None:
                 entry = entries[slot]
@@ -134,7 +139,7 @@ class LocalMarkers:
             )
 
 
-def _encode(marker: Marker, now_ms: int) -> bytes | bytearray:
+def _encode(marker: Marker, now_ms: int) -> bytes:
     return build_end_transaction_marker(
         commit=marker.commit,
         producer_id=marker.producer_id,
