@@ -219,6 +219,20 @@ def test_an_answer_larger_than_the_socket_takes_arrives_whole() -> None:
         assert client.receive() == (2, answer)
 
 
+@pytest.mark.parametrize(("size", "is_bulk"), [(100, False), (8_000_000, True)])
+def test_a_late_answer_keeps_the_loop_from_watching_only_if_it_is_large(size: int, is_bulk: bool) -> None:
+    held: list[Request] = []
+    with serving(held.append) as running:
+        client = running.client()
+        client.send(1)
+        running.wait_until(lambda: bool(held))
+        clock = running.server.context.clock
+        assert clock.bulk_ns == 0
+        running.on_loop(lambda: held[0].respond([correlation(held[0]) + bytes(size)]))
+        assert client.receive() == (1, bytes(size))
+        assert (clock.bulk_ns > 0) == is_bulk
+
+
 def test_a_peer_that_does_not_read_holds_up_nobody_else() -> None:
     big = bytes(4_000_000)
 

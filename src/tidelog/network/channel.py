@@ -229,8 +229,12 @@ class Channel:
         responded = perf_counter_ns()
         if self.state or request.memory is not None:
             self._send_late(request, (frame,), responded)
-            return
-        request.done = True
+        else:
+            request.done = True
+            self._send_frame(request, frame, responded)
+
+    def _send_frame(self, request: Request, frame: bytes, responded: int) -> None:
+        """Send a response with one call, if nothing is pending; the part that the peer does not take is."""
         try:
             sent = self._send(frame)
         except (BlockingIOError, InterruptedError):
@@ -241,12 +245,8 @@ class Channel:
             return
         if sent != len(frame):
             self._send_rest(request, (memoryview(frame)[sent:],), responded)
-            return
-        context = self.context
-        context.clock.now_ns = now = perf_counter_ns()
-        request.metrics.record(request, responded, responded, now)
-        if context.log_level:
-            context.log_request(request, (frame,), responded, responded, now)
+        else:
+            self.context.record(request, (frame,), responded)
 
     def defer_response(self) -> None:
         """A fast path gives its response later. Later responses of the channel wait for it.
@@ -335,15 +335,19 @@ class Channel:
         if self.state & CLOSED:
             self.context.record(request, parts, responded)
             return
-        if self.state & BATCHED and len(parts) == 1 and isinstance(parts[0], bytes):
-            self._batch.append(parts[0])
-            self._batch_bytes += len(parts[0])
+        frame = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else None
+        if frame is not None and self.state & BATCHED:
+            self._batch.append(frame)
+            self._batch_bytes += len(frame)
             if self._batch_bytes >= BATCH_BYTES:
                 self._send_batch()
             self.context.record(request, parts, responded)
             return
         self._send_batch()
-        self._send_rest(request, parts, responded)
+        if frame is not None and len(frame) <= BATCH_BYTES and not self.state & (CLOSED | RESPONSE_PENDING):
+            self._send_frame(request, frame, responded)
+        else:
+            self._send_rest(request, parts, responded)
         if was_busy and not self.state & RESPONSE_PENDING:
             self._resume()
 
