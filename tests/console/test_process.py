@@ -133,6 +133,10 @@ def test_a_console_dies_with_its_broker_and_shares_nothing_with_it(tmp_path: Pat
             patience(60),
         )
         pid = int(number)
+        # Ctrl-C in a terminal is for the broker's group; a service manager signals all processes.
+        assert (os.getpgid(pid), os.getsid(pid)) == (pid, os.getsid(process.pid))
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, signal_number)
         assert httpx.get(f"{url}/api/clusters", timeout=30).status_code == 200
         for name in ("cmdline", "environ"):
             assert b"planted-word" not in Path(f"/proc/{pid}/{name}").read_bytes()

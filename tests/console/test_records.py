@@ -17,16 +17,9 @@ from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog import Producer
 from tidelog.cli.main import main
-from tidelog.console.records.browser import Limits
 from tidelog.testing import Broker
 
 EVIL = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>\x1b]0;x\x07\u202e</pre>"
-
-
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages do not end by time on a busy machine."""
-    monkeypatch.setattr("tidelog.console.api_records.PAGE_LIMITS", Limits(seconds=600))
 
 
 @pytest.fixture(scope="module")

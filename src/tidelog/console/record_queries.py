@@ -20,7 +20,9 @@ from tidelog.console.records.filters import FilterError, RecordFilter
 from tidelog.console.records.rules import RecordRules
 from tidelog.console.records.topic_reader import TopicReader
 
-PAGE_LIMITS = Limits(seconds=1.5)
+PAGE_LIMITS = Limits(seconds=1.5, least=100)
+"""A page of a busy machine has records, too, not only a link to the next page."""
+
 MAX_PARTITIONS = 10_000
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 PARTITION = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")

@@ -218,6 +218,16 @@ def test_a_spent_budget_still_gets_on(topic: str, with_reader: WithReader[list[i
     assert with_reader(topic, read) == [299, 298, 297]
 
 
+def test_the_first_records_are_read_whatever_time_it_takes(
+    topic: str, with_reader: WithReader[list[int]]
+) -> None:
+    async def read(reader: TopicReader) -> list[int]:
+        limits = Limits(seconds=0, least=20)
+        return [len((await browser(reader).page(NEWEST, count, limits=limits)).records) for count in (10, 50)]
+
+    assert with_reader(topic, read) == [10, 20]
+
+
 def test_a_search_backwards_finds_the_same_and_counts_errors(
     topic: str, with_reader: WithReader[RecordPage]
 ) -> None:

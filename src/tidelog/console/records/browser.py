@@ -44,11 +44,12 @@ TAIL_SECONDS = 0.2
 
 @dataclass(slots=True, frozen=True)
 class Limits:
-    """The most that one page reads before it ends with a cursor to continue."""
+    """The most that one page reads before it ends with a cursor; `least` records take any time."""
 
     records: int = 50_000
     bytes: int = 32 << 20
     seconds: float = 2.0
+    least: int = 0
 
 
 class Budget:
@@ -67,7 +68,7 @@ class Budget:
         return (
             self.records >= limits.records
             or self.bytes >= limits.bytes
-            or self._loop.time() >= self._deadline
+            or (self.records >= limits.least and self._loop.time() >= self._deadline)
         )
 
 
