@@ -531,8 +531,17 @@ def test_a_program_uses_the_api_with_user_and_password(
     with httpx.Client(base_url=guarded.url, auth=("bob", PASSWORDS["bob"]), timeout=30) as bob:
         assert bob.put("/api/clusters/local/users", json={"user": "m", "password": "m"}).status_code == 403
         assert bob.get("/api/clusters/local/topics/l-secret").status_code == 404
-        # Pages are for people: they have a form.
+        # Pages are for people: they have a form. Files are for both.
         assert bob.get("/clusters/local").status_code == 303
+        export = "/clusters/local/topics/{}/messages/export?format=jsonl"
+        assert bob.get(export.format("l-open")).status_code == 200
+        hidden = bob.get(export.format("l-secret"))
+        assert (hidden.status_code, hidden.json()["error"]["code"]) in (
+            (403, "TopicAuthorizationFailed"),
+            (404, "NOT_FOUND"),
+        )
+        refused = bob.get(export.format("l-open"), auth=("bob", "wrong"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "LOGIN_REFUSED")
 
 
 @pytest.mark.parametrize(
@@ -621,22 +630,22 @@ def test_the_description_of_the_api_names_the_logins_of_programs(guarded: Site) 
 
 
 def test_a_login_of_a_program_ends() -> None:
-    """The session of a password ends after a while, and the next request logs in again."""
-    clock, logins = 1000.0, 0
+    """A password is checked again after a while, and its session ends if it is no longer the right one."""
+    clock, logins, right = 1000.0, 0, "right"
 
     class Scram:
         async def login(self, user: str, password: str, address: str) -> Identity:
             nonlocal logins
             logins += 1
-            if password != "right":
+            if password != right:
                 raise LoginRefused
             return Identity(f"User:{user}")
 
     async def main() -> None:
-        nonlocal clock
+        nonlocal clock, right
         sessions = Sessions(now=lambda: clock, on_end=lambda session: programs.forget(session))
         scram: Any = Scram()
-        programs = ApiCredentials(sessions, lambda: scram, None, lambda *_: None)
+        programs = ApiCredentials(sessions, lambda: scram, None, lambda *_: None, lambda: clock)
 
         def ask(password: str) -> Coroutine[Any, Any, Session]:
             value = base64.b64encode(f"ann:{password}".encode())
@@ -648,12 +657,20 @@ def test_a_login_of_a_program_ends() -> None:
         with pytest.raises(LoginRefused):
             await ask("wrong")
         assert (await ask("right")).session_id == first[0].session_id
+        assert logins == 2
         clock += BASIC_SECONDS
-        again = await ask("right")
-        assert again.session_id != first[0].session_id
+        assert (await ask("right")).session_id == first[0].session_id
         assert logins == 3
+        right = "another"
+        assert (await ask("right")).session_id == first[0].session_id
+        clock += BASIC_SECONDS
+        with pytest.raises(LoginRefused):
+            await ask("right")
+        assert len(sessions) == 0
+        again = await ask("another")
+        assert again.session_id != first[0].session_id
         sessions.end(again.session_id)
-        assert not programs._session_ids
+        assert (await ask("another")).session_id != again.session_id
 
     asyncio.run(main())
 

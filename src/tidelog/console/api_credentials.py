@@ -11,8 +11,10 @@ import asyncio
 import base64
 import binascii
 import hmac
+import math
 import secrets
-from dataclasses import replace
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -34,6 +36,14 @@ BASIC_SECONDS: Final = 600.0
 LONGEST: Final = 16_384
 
 
+@dataclass(slots=True)
+class _Login:
+    """The session of some credentials, and until when they need no other check."""
+
+    session_id: str
+    checked_until: float
+
+
 class ApiCredentials:
     """The sessions of programs by their credentials.
 
@@ -47,24 +57,28 @@ class ApiCredentials:
         scram: Callable[[], ScramLogin | None],
         oidc: OidcLogin | None,
         audit: Callable[[Request, str, str, str], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions = sessions
         self._scram = scram
         self._oidc = oidc
         self._audit = audit
+        self._now = now
         # A key of this process makes the names of credentials: no time that a lookup takes tells an attacker
         # anything about the passwords and tokens of others, and none of them is kept here.
         self._key = secrets.token_bytes(32)
-        self._session_ids: dict[bytes, str] = {}
+        self._logins: dict[bytes, _Login] = {}
         self._logging_in: dict[bytes, asyncio.Task[Session]] = {}
 
     async def session(self, request: Request, *, is_used: bool) -> Session:
         """The session of the credentials of a request. Raises ApiError 401, 429 or 502."""
         given = request.headers[HEADER]
         name = hmac.digest(self._key, given.encode(), "sha256")
-        found = self._sessions.find(self._session_ids.get(name, ""), is_used=is_used)
-        if found is not None:
-            return found
+        login = self._logins.get(name)
+        if login is not None and self._now() < login.checked_until:
+            found = self._sessions.find(login.session_id, is_used=is_used)
+            if found is not None:
+                return found
         task = self._logging_in.get(name)
         if task is None:  # many requests at once with the same credentials are one login
             task = asyncio.create_task(self._begin(request, name))
@@ -74,8 +88,9 @@ class ApiCredentials:
 
     def forget(self, session: Session) -> None:
         """Forget the credentials of a session that has ended."""
-        for name in [name for name, each in self._session_ids.items() if each == session.session_id]:
-            del self._session_ids[name]
+        ended = session.session_id
+        for name in [name for name, login in self._logins.items() if login.session_id == ended]:
+            del self._logins[name]
 
     def challenges(self, request: Request) -> dict[str, str]:
         """The header that tells a program how to log in.
@@ -93,23 +108,28 @@ class ApiCredentials:
         return {"WWW-Authenticate": ", ".join(known)}
 
     async def _begin(self, request: Request, name: bytes) -> Session:
+        """Check the credentials. The session that they have goes on, or ends if they are no longer right."""
         scheme, _, value = request.headers[HEADER].partition(" ")
-        value = value.strip()
-        login = self._login(scheme.lower(), value[:LONGEST], request)
-        action, principal = f"login.{scheme.lower()}"[:20], _user(scheme, value)
+        scheme, value = scheme.lower(), value.strip()
+        action, principal = f"login.{scheme}"[:20], _user(scheme, value)
         try:
-            identity = await login
+            identity = await self._check(scheme, value[:LONGEST], request)
         except ApiError as error:
             self._audit(request, principal, action, error.code)
             if error.status == 401:
                 error.headers = self.challenges(request)
+                if name in self._logins:
+                    self._sessions.end(self._logins[name].session_id)
             raise
-        session = self._sessions.begin(identity)
-        self._session_ids[name] = session.session_id
-        self._audit(request, identity.name, action, "done")
+        session = self._sessions.find(self._logins[name].session_id) if name in self._logins else None
+        if session is None:
+            session = self._sessions.begin(identity)
+            self._audit(request, identity.name, action, "done")
+        until = self._now() + BASIC_SECONDS if scheme == "basic" else math.inf
+        self._logins[name] = _Login(session.session_id, until)
         return session
 
-    def _login(self, scheme: str, value: str, request: Request) -> Awaitable[Identity]:
+    def _check(self, scheme: str, value: str, request: Request) -> Awaitable[Identity]:
         address = "" if request.client is None else request.client.host
         if scheme == "basic":
             return self._with_password(value, address)
@@ -124,7 +144,7 @@ class ApiCredentials:
         pair = _pair(value)
         if pair is None:
             raise LoginRefused
-        return replace(await scram.login(*pair, address), ends_in=BASIC_SECONDS)
+        return await scram.login(*pair, address)
 
     async def _with_token(self, value: str) -> Identity:
         if self._oidc is None:
@@ -148,5 +168,5 @@ def _pair(value: str) -> tuple[str, str] | None:
 
 def _user(scheme: str, value: str) -> str:
     """The principal that a refused login names, for the audit."""
-    pair = _pair(value) if scheme.lower() == "basic" else None
+    pair = _pair(value) if scheme == "basic" else None
     return "unknown" if pair is None else f"User:{pair[0]}"

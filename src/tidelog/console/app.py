@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidelog.console import areas
 from tidelog.console.access import Access
 from tidelog.console.api import JSON, Api, Endpoint, error_response, json_response
+from tidelog.console.api_credentials import HEADER
 from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.errors import ApiError, api_error, not_found
 from tidelog.console.openapi import describe
@@ -139,7 +140,7 @@ async def _serve_page(site: Site, access: Access, page: Page, request: Request) 
     cluster = site.clusters.get(path["cluster"])
     if cluster is None:
         raise not_found(f"The cluster {path['cluster']}")
-    principal = access.principal(request)
+    principal = await access.authenticate(request) if page.is_file else access.principal(request)
     access.check_role(principal, cluster.name, page.action, path)
     bound = await access.cluster_for(principal, cluster)
     return await page.handler(View(request, bound, principal, access, site, path))
@@ -154,7 +155,8 @@ def _failed(site: Site, access: Access, request: Request, error: ApiError) -> Re
     try:
         principal = access.principal(request)
     except ApiError:
-        return to_login(request)
+        is_program = HEADER in request.headers and error.code != "LOGIN_NEEDED"
+        return error_response(error) if is_program else to_login(request)
     view = View(request, cluster, principal, access, site, {})
     return view.render("error.html", status=error.status, error=error)
 

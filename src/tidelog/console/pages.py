@@ -129,12 +129,16 @@ PageHandler = Callable[[View], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page at `/clusters/{cluster}` and `path`. `action` names the permission to see it."""
+    """A page at `/clusters/{cluster}` and `path`. `action` names the permission to see it.
+
+    `is_file` marks a download, which programs get with the header Authorization, too.
+    """
 
     path: str
     handler: PageHandler
     action: str = "view"
     methods: tuple[str, ...] = ("GET",)
+    is_file: bool = False
 
     @property
     def full_path(self) -> str:

@@ -270,7 +270,7 @@ PAGES = (
     Page("/topics/{topic}/messages/live", live_page, "records.view"),
     Page("/topics/{topic}/messages/dry-run", dry_run_page, "records.view"),
     Page("/topics/{topic}/messages/timeline", timeline_page, "records.view"),
-    Page("/topics/{topic}/messages/export", export_page, "records.export"),
+    Page("/topics/{topic}/messages/export", export_page, "records.export", is_file=True),
     Page("/topics/{topic}/messages/{partition}/{offset}", record_page, "records.view"),
     Page("/topics/{topic}/analysis", analysis_page, "analysis.view"),
 )
