@@ -152,7 +152,7 @@ class DirectSelector(selectors.BaseSelector):
         waited = after - before
         self.idle_ns += waited
         self._quick = self._quick + 1 if waited < QUICK_NS else 0
-        logins: list[tuple[int, int]] = []
+        logins: Sequence[tuple[int, int]] = ()
         if self.logins:
             logins = [event for event in events if event[0] in self.logins]
             if logins:
@@ -177,7 +177,7 @@ class DirectSelector(selectors.BaseSelector):
             self._run_logins(logins)
         return others
 
-    def _run_logins(self, events: list[tuple[int, int]]) -> None:
+    def _run_logins(self, events: Sequence[tuple[int, int]]) -> None:
         """Handle logins for a moment. The next poll reports the events that are left again.
 
         Each turn begins with another event, so that no connection always comes last.
@@ -190,7 +190,7 @@ class DirectSelector(selectors.BaseSelector):
                 if time.perf_counter_ns() >= end:
                     return
             start = self._logins_handled % (len(events) or 1)
-            for fd, mask in events[start:] + events[:start]:
+            for fd, mask in (*events[start:], *events[:start]):
                 self._logins_handled += 1
                 if (on_event := direct.get(fd)) is not None:
                     on_event(mask)
