@@ -11,12 +11,12 @@ from tidelog.network import loop
 from tidelog.network.loop import LOGIN_NS, READ, DirectSelector
 
 REQUEST = 1000
-LOGINS = range(100)
+LOGINS = range(200)
 LOGIN_WORK_NS = LOGIN_NS // 4
 
 
 class Kernel:
-    """Stands for epoll: every descriptor is always ready, the request's last."""
+    """Stands for epoll: every descriptor is always ready. Those that were not reported come first."""
 
     def __init__(self) -> None:
         self.ready: list[int] = []
@@ -30,7 +30,9 @@ class Kernel:
         self.ready.remove(fd)
 
     def poll(self, timeout: float | None, maxevents: int) -> list[tuple[int, int]]:
-        return [(fd, READ) for fd in self.ready]
+        reported = self.ready[:maxevents]
+        self.ready = self.ready[maxevents:] + reported
+        return [(fd, READ) for fd in reported]
 
     def close(self) -> None: ...
 
@@ -66,15 +68,16 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     turns.selector.close()
 
 
-def test_a_request_does_not_wait_for_a_hundred_logins(turns: Turns) -> None:
-    begun = turns.now
-    assert turns.run()[0] == REQUEST
-    assert turns.now - begun <= LOGIN_NS + LOGIN_WORK_NS
+def test_a_request_does_not_wait_for_two_hundred_logins(turns: Turns) -> None:
+    for _ in range(5):
+        begun = turns.now
+        assert turns.run()[0] == REQUEST
+        assert turns.now - begun <= LOGIN_NS + LOGIN_WORK_NS
 
 
 def test_each_login_has_its_turn(turns: Turns) -> None:
-    counts = Counter(fd for _ in range(50) for fd in turns.run())
-    assert counts[REQUEST] == 50
+    counts = Counter(fd for _ in range(100) for fd in turns.run())
+    assert counts[REQUEST] == 100
     assert {counts[fd] for fd in LOGINS} == {2}
 
 

@@ -144,9 +144,10 @@ class DirectSelector(selectors.BaseSelector):
             timeout = 0.0
         before = time.perf_counter_ns()
         if self._quick >= self._quick_enough and timeout != 0.0 and before - self.bulk_ns > CALM_NS:
-            events = self._watch(before) or self._poll(timeout, EVENTS_PER_POLL)
+            events = self._watch(before) or self._poll(timeout, EVENTS_PER_POLL + len(self.logins))
         else:
-            events = self._poll(timeout, EVENTS_PER_POLL)
+            # The kernel reports logins that wait again and again: they take no room from requests.
+            events = self._poll(timeout, EVENTS_PER_POLL + len(self.logins))
         self.asleep = False
         self.turn_ns = self.now_ns = after = time.perf_counter_ns()
         waited = after - before
@@ -207,7 +208,7 @@ class DirectSelector(selectors.BaseSelector):
         """
         poll, end = self._poll, start + WATCH_NS
         while True:
-            events = poll(0.0, EVENTS_PER_POLL)
+            events = poll(0.0, EVENTS_PER_POLL + len(self.logins))
             if events:
                 self._quick_enough = max(self._quick_enough >> 1, QUICK_ENOUGH)
                 return events
