@@ -60,3 +60,14 @@ def test_the_record_is_committed_even_if_its_answer_cannot_be_sent(world: World)
     with pytest.raises(RuntimeError, match="the channel fails"):
         produce(world, Producer(fetched, breaks=True))
     assert fetched.offsets() == [[0]]
+
+
+def test_a_record_is_counted_when_its_producer_has_the_answer(world: World) -> None:
+    counted: list[float] = []
+
+    class Counting(FakeChannel):
+        def send_now(self, taken: FastRequest, frame: bytes) -> None:
+            counted.append(world.replicas.topic_metrics.all.messages_in.count)
+
+    assert produce(world, Counting())
+    assert counted == [1]

@@ -115,6 +115,7 @@ class SmallProduces:
             channel.defer_response()
             self._answer(produce, b"", 0, error)
         else:
+            count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
             base_offset, last_offset, log_append_time, log_start_offset, _ = result
             answer = _answer(produce, base_offset, log_append_time, log_start_offset)
             try:
@@ -126,7 +127,6 @@ class SmallProduces:
             finally:
                 # As in Kafka, the producer comes before the consumers that wait for its record.
                 partition.advance_high_watermark()
-                count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
         return True
 
     def _answer(
