@@ -523,7 +523,7 @@ def test_a_program_uses_the_api_with_user_and_password(
         assert changed.status_code == 200, changed.text
         assert alice.get("/api/clusters").status_code == 200
         assert not alice.cookies
-    assert [(each["action"], each["principal"], each["outcome"]) for each in audited(caplog)] == [
+    assert [(each["action"], each["principal"], each["outcome"]) for each in audited(caplog, 2)] == [
         ("login.basic", "User:alice", "done"),
         ("group.reset", "User:alice", "done"),
     ]
