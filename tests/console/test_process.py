@@ -54,8 +54,11 @@ def steady(found: Any) -> Any:
     return [steady(each) for each in found] if isinstance(found, list) else found
 
 
-def test_a_killed_console_comes_back_and_knows_what_it_knew() -> None:
-    with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
+def test_a_killed_console_comes_back_and_knows_what_it_knew(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text("{}")
+    settings = {"console.listener": "127.0.0.1:0", "console.rules.file": str(rules)}
+    with Broker(settings) as broker, Site(broker) as site:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             for name in ("kept", "again", "gone"):
                 broker.create_topic(name, 2)
@@ -85,7 +88,14 @@ def test_a_killed_console_comes_back_and_knows_what_it_knew() -> None:
             0.2,
         )
         [pid] = pids(broker)
+        rules.write_text("[]")
         os.kill(pid, signal.SIGKILL)
+        eventually(
+            lambda: [line for line in broker.log_lines() if "console.rules.file=" in line],
+            "the reason of a failed start is logged",
+            patience(30),
+        )
+        rules.write_text("{}")
         # The broker holds the socket: a request waits until the next process answers it.
         assert httpx.get(f"{site.url}/api/clusters", timeout=patience(60)).status_code == 200
         assert any("the console ended" in line and "killed by SIGKILL" in line for line in broker.log_lines())

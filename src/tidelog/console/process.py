@@ -111,7 +111,7 @@ def _console(
     from tidelog.console.access import Access
     from tidelog.console.access_file import read_settings
     from tidelog.console.clusters import Cluster, Clusters
-    from tidelog.console.records.rules import RecordRules
+    from tidelog.console.records.rules import RecordRules, RulesError
     from tidelog.console.remote_broker import RemoteBroker
     from tidelog.console.server import Console
 
@@ -120,7 +120,10 @@ def _console(
         settings.cluster_name, settings.client, local=broker, pipelines=tuple(settings.pipelines)
     )
     access = Access(read_only=settings.read_only, settings=read_settings(settings.access_file))
-    rules = RecordRules.load(settings.rules_file) if settings.rules_file else None
+    try:
+        rules = RecordRules.load(settings.rules_file) if settings.rules_file else None
+    except RulesError as error:
+        raise RulesError(f"console.rules.file={settings.rules_file}: {error}") from None
     return Console(listener, Clusters([cluster]), access, rules=rules), broker
 
 
