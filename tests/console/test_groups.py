@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from tests.console.site import Site
 from tests.support.wait import eventually
 from tidelog import Admin, Consumer
 from tidelog.clients.offsets import OffsetAndMetadata
+from tidelog.console.pages_groups import by_topic
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'/../{{7*7}}"
 
@@ -51,6 +53,25 @@ def test_the_list_has_the_lags(groups: Site) -> None:
     assert found["g-billing"]["state"] == "Empty"
     by_lag = groups.get("/groups", search="g-", sort="lag", descending="true")["groups"]
     assert by_lag[0]["group"] == "g-billing"
+
+
+def test_the_lag_of_a_topic_in_time_is_a_lower_limit_where_that_of_its_partition_is() -> None:
+    def partition(topic: str, seconds: float | None, at_least: bool) -> SimpleNamespace:
+        return SimpleNamespace(topic=topic, lag=1, seconds=seconds, at_least=at_least)
+
+    found: Any = SimpleNamespace(
+        partitions=[
+            partition("a", 5.0, False),
+            partition("a", 76.0, True),
+            partition("b", 9.0, False),
+            partition("c", None, False),
+        ]
+    )
+    assert [row[:4] for row in by_topic(found)] == [
+        ("a", 2, 76.0, True),
+        ("b", 1, 9.0, False),
+        ("c", 1, None, False),
+    ]
 
 
 def test_the_list_is_filtered_by_state_and_topic(groups: Site) -> None:

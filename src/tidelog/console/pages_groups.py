@@ -47,7 +47,7 @@ async def group_page(view: View) -> Response:
     found = await group_answer(view.cluster, group_id)
     tab = view.query.get("tab", "offsets")
     if view.request.headers.get("hx-target") == "offsets":
-        return view.render("groups/offsets.html", found=found, topics=_by_topic(found))
+        return view.render("groups/offsets.html", found=found, topics=by_topic(found))
     reset, problem = (None, "")
     if tab == "reset" and view.query.get("target"):
         reset, problem = await _review(view, group_id)
@@ -58,7 +58,7 @@ async def group_page(view: View) -> Response:
         tab=tab if tab in dict(TABS) else "offsets",
         tabs=TABS,
         targets=TARGETS,
-        topics=_by_topic(found),
+        topics=by_topic(found),
         reset=reset,
         problem=problem,
         samples=msgspec.json.encode(samples).decode(),
@@ -91,20 +91,23 @@ async def _review(view: View, group_id: str) -> tuple[ResetAnswer | None, str]:
         return None, error.message
 
 
-def _by_topic(found: GroupAnswer) -> list[tuple[str, int | None, float | None, list[GroupPartition]]]:
-    """The topics with their lag in records and time, and their partitions."""
+def by_topic(
+    found: GroupAnswer,
+) -> list[tuple[str, int | None, float | None, bool, list[GroupPartition]]]:
+    """The topics with their lag in records and time, whether the time is a lower limit, and partitions."""
     topics: dict[str, list[GroupPartition]] = {}
     for partition in found.partitions:
         topics.setdefault(partition.topic, []).append(partition)
     rows = []
     for topic, partitions in topics.items():
         lags = [partition.lag for partition in partitions if partition.lag is not None]
-        seconds = [partition.seconds for partition in partitions if partition.seconds is not None]
-        rows.append((topic, sum(lags) if lags else None, max(seconds, default=None), partitions))
+        times = [(each.seconds, each.at_least) for each in partitions if each.seconds is not None]
+        seconds, at_least = max(times, default=(None, False))
+        rows.append((topic, sum(lags) if lags else None, seconds, at_least, partitions))
     return rows
 
 
-NAV = (NavItem("groups", "Groups", "/groups", "c"),)
+NAV = (NavItem("groups", "Groups", "/groups", "g"),)
 PAGES = (
     Page("/groups", groups_page, action="group.view"),
     Page("/groups/{group:path}/live", group_live, action="group.view"),

@@ -71,6 +71,17 @@ def test_no_page_has_a_serious_fault_of_accessibility(
     assert problems == []
 
 
+def test_the_menu_of_a_phone_shows_the_current_page(browser: Browser, shown: Site) -> None:
+    context = browser.new_context(base_url=shown.url, viewport={"width": 390, "height": 900})
+    page = context.new_page()
+    for path, row in (("/security/acls", ".side"), ("/topics/orders/analysis", ".tabs")):
+        page.goto(f"/clusters/local{path}")
+        box = page.locator(f"{row} [aria-current]").bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= 390, path
+    context.close()
+
+
 def test_the_charts_move(page: Page, shown: Site) -> None:
     from playwright.sync_api import expect
 

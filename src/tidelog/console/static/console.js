@@ -60,8 +60,8 @@
       this.plot?.destroy();
       this.plot = new uPlot({
         width: this.element.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
-        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 72, values: (_, ticks) => ticks.map(shown) }],
+        scales: { x: { range: (_, low, high) => low == null ? [Date.now() / 1000 - 60, Date.now() / 1000] : [low === high ? low - 60 : low, high] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+        axes: [{ ...axis, size: 28, space: 70, values: (_, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 72, values: (_, ticks) => ticks.map(shown) }],
         series: [{}, ...this.names.map((name, at) => ({ label: name, stroke: colourOf(`series-${at + 1}`), width: 1.5, points: { show: false } }))],
       }, this.data(), this.element);
       this.element.setAttribute("role", "img");
@@ -134,6 +134,11 @@
       if (only) location.assign(`${data.favourites}?${only}`);
     }
   });
-  document.addEventListener("DOMContentLoaded", () => { showFavourites(); if (window.uPlot) startCharts(); });
+  // On a phone the menu and the tabs are wider than the screen: begin at the current page.
+  const showCurrent = () => document.querySelectorAll(".side [aria-current], .tabs [aria-current]").forEach((link) => {
+    const row = link.closest(".side, .tabs");
+    row.scrollLeft += link.getBoundingClientRect().left - row.getBoundingClientRect().left - (row.clientWidth - link.offsetWidth) / 2;
+  });
+  document.addEventListener("DOMContentLoaded", () => { showFavourites(); showCurrent(); if (window.uPlot) startCharts(); });
   document.addEventListener("htmx:afterSwap", showFavourites);
 })();
