@@ -16,7 +16,7 @@ from tidelog.spark.pipelines.run_options import Options
 from tidelog.spark.pipelines.runner import start
 from tidelog.spark.tables import Tables
 from tidelog.spark.tables.errors import Fenced, TableError
-from tidelog.spark.tables.store import Store
+from tidelog.spark.tables.store import HOSTED, Store
 from tidelog.spark.tables.task_reads import spark_reads
 
 if TYPE_CHECKING:
@@ -41,6 +41,19 @@ def s3(spark: SparkSession) -> Iterator[S3]:
         yield server
         for name in held:
             configuration.unset(f"fs.s3a.bucket.tables.{name}")
+
+
+def test_a_store_that_only_the_environment_names_has_its_buckets_in_paths(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop's default for the style is that of AWS, `false`, and nobody has set it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert Store.of(spark, "s3://others/root").options[HOSTED] == "false"
+    spark.conf.set("spark.hadoop.fs.s3a.path.style.access", "false")
+    try:
+        assert Store.of(spark, "s3://others/root").options[HOSTED] == "true"
+    finally:
+        spark.conf.unset("spark.hadoop.fs.s3a.path.style.access")
 
 
 def test_batches_are_written_read_merged_and_replayed_once(spark: SparkSession, s3: S3) -> None:

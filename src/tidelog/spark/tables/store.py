@@ -37,6 +37,7 @@ FROM_ENVIRONMENT: dict[str, tuple[str, ...]] = {
     UNSIGNED: (UNSIGNED,),
 }
 DEFAULT_REGION = "us-east-1"
+HADOOP_DEFAULTS = "core-default.xml"
 # Without conditional writes two writers would commit the same version, one over the other.
 CONDITIONAL_PUT = "AWS_CONDITIONAL_PUT"
 HDFS_SETTINGS = re.compile(
@@ -66,6 +67,7 @@ class _Configuration(Protocol):
 
     def get(self, name: str) -> str | None: ...
     def getPassword(self, name: str) -> Sequence[str] | None: ...
+    def getPropertySources(self, name: str) -> Sequence[str] | None: ...
     def iterator(self) -> _Entries: ...
 
 
@@ -273,9 +275,16 @@ def _hadoop_settings(spark: SparkSession | None) -> Setting:
         if value is None and name.endswith((".key", ".token")):
             characters = configuration.getPassword(name)
             value = "".join(characters) if characters is not None else None
-        return value if value is not None else configuration.get(name)
+        return value if value is not None else _chosen(configuration, name)
 
     return setting
+
+
+def _chosen(configuration: _Configuration, name: str) -> str | None:
+    """A setting that somebody has made. Hadoop's own defaults are those of AWS, not of a store elsewhere."""
+    value = configuration.get(name)
+    sources = configuration.getPropertySources(name) if value is not None else None
+    return None if sources is not None and list(sources) == [HADOOP_DEFAULTS] else value
 
 
 def _configuration(spark: SparkSession) -> _Configuration:
