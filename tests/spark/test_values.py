@@ -201,6 +201,17 @@ def test_a_bad_value_is_marked_and_the_others_are_read() -> None:
     assert [row["offset"] for row in found] == list(range(10, 10 + len(values)))
 
 
+def test_bad_values_in_a_slice_of_a_larger_array_keep_their_bytes() -> None:
+    """PyArrow's `if_else` makes an array that is not valid of a slice and a null."""
+    values = pa.array([b'{"id": "before"}', *([b"no json at all", b'{"id": "a"}'] * 20)]).slice(1)
+    options = {"valueFormat": "json", "valueSchema": "id STRING"}
+    batch = parse(options).prepared().batch({"value": values}, len(values))
+    assert batch is not None
+    batch.validate(full=True)
+    assert batch["id"].to_pylist() == [None, "a"] * 20
+    assert batch["_raw"].to_pylist() == [b"no json at all", None] * 20
+
+
 def test_bad_values_are_dropped_or_fail_the_read_where_asked() -> None:
     values = ({"n": 1}, b"no", {"n": 3})
     dropped = of_json("n INT", *values, valueMode="dropmalformed", columns="offset")

@@ -180,7 +180,7 @@ class JsonRows(Rows):
         raw = values.filter(mask)
         reasons = [self._reason(error, value.as_py()) for error, value in zip(errors, raw, strict=True)]
         texts = pc.replace_with_mask(pa.nulls(len(values), pa.string()), mask, pa.array(reasons, pa.string()))
-        return [texts, pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
+        return [texts, pc.replace_with_mask(pa.nulls(len(values), pa.binary()), mask, raw)]
 
     def _with_unfit(self, check: Condition, typed: list[pa.Array], errors: list[RowError]) -> list[RowError]:
         """The errors, and an error for each row that can be parsed but fails the check."""
