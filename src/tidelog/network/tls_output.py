@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.network.output import SENDFILE_BYTES, SENDS_PER_TURN, NotCached, Output
+from tidelog.network.output import SENDFILE_BYTES, NotCached, Output
 from tidelog.network.request import Part, part_size
-from tidelog.network.tls_transport import TlsTransport
+from tidelog.network.tls_transport import CHUNK_BYTES, TlsTransport
 
-GATHERED_BYTES: Final = 256 * 1024
-"""So much is read from files, and joined with the bytes between them, before it is encrypted and sent."""
+GATHERED_BYTES: Final = CHUNK_BYTES
+"""So much is read from files, and joined with the bytes between them, before it is encrypted and sent.
+
+A peer that takes a chunk and then no more makes the next read begin behind that chunk: to read more at a time
+would read it again.
+"""
+
+SENDS_PER_TURN: Final = 16
+"""After this many chunks other channels come first."""
 
 
 class TlsOutput(Output):
     """An Output that reads the file ranges: the kernel cannot encrypt them.
 
-    What the peer does not take is read again later, so that a slow reader costs little memory.
+    Nothing is kept but a chunk that the peer has not taken, so that a slow reader costs little memory.
     """
 
     __slots__ = ("_transport",)
