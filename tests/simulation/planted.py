@@ -233,6 +233,14 @@ def restarts_are_overlooked(patch: Patch) -> None:
     failed = patch.set(BrokerChanges, "_fail", fail)
 
 
+def broken_folders_are_not_reported(patch: Patch) -> None:
+    """A broker keeps it to itself that one of its log folders failed."""
+
+    async def tell(self: ZooKeeperMembership, partitions: object) -> None: ...
+
+    patch.set(ZooKeeperMembership, "tell_controller", tell)
+
+
 # -- replication -------------------------------------------------------------------------------------
 
 
@@ -354,6 +362,9 @@ class Plant(NamedTuple):
     seed: int = 0
     """The seed that is tried first."""
     replicas: int = 1
+    fails_folders: bool = False
+    seconds: int = 12
+    """For how long faults happen to replicas."""
 
 
 PLANTED: dict[str, Plant] = {
@@ -388,6 +399,7 @@ PLANTED: dict[str, Plant] = {
         Plant(loops_wait_for_disks, replicas=3),
         Plant(consumers_read_to_the_log_end, replicas=3),
         Plant(appends_land_under_the_next_epoch, 3, 40, seed=7, replicas=3),
+        Plant(broken_folders_are_not_reported, replicas=3, fails_folders=True, seconds=2),
     ]
 }
 

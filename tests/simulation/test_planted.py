@@ -8,8 +8,6 @@ from tests.simulation.planted import PLANTED
 from tests.simulation.seeds import command, run_seeds
 from tests.support.scale import scale
 
-REPLICATED_SECONDS = 12
-
 MOST_SEEDS = 12
 """Plants that need more seeds are tried in the long form alone."""
 
@@ -27,5 +25,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
     seeds = f"{plant.seed},0-{plant.seeds - 1}"
     options = ["--brokers", str(plant.brokers), "--plant", name]
     if plant.replicas > 1:
-        options += ["--replicas", str(plant.replicas), "--seconds", str(REPLICATED_SECONDS)]
+        options += ["--replicas", str(plant.replicas), "--seconds", str(plant.seconds)]
+    if plant.fails_folders:
+        options += ["--fail-folders"]
     assert run_seeds(seeds, *options, "--until-found"), command(seeds, *options)

@@ -37,6 +37,13 @@ def test_idempotent_producers_write_once_while_disks_are_full_at_times() -> None
     assert not failed, "\n".join(f"{command(seed, *options)}\n  {failed[seed][0]}" for seed in failed)
 
 
+def test_leaders_leave_log_folders_that_break_and_come_back_after_a_restart() -> None:
+    # In the end of each run one more folder breaks, so that a short one is enough for every day.
+    options = ("--brokers", "3", "--replicas", "3", "--seconds", str(scale(2, 20)), "--fail-folders")
+    failed = run_seeds(f"0-{scale(1, 99)}", *options)
+    assert not failed, "\n".join(f"{command(seed, *options)}\n  {failed[seed][0]}" for seed in failed)
+
+
 @pytest.mark.parametrize("first", range(0, scale(10, 900), AT_ONCE))
 def test_three_brokers_keep_their_promises_through_every_fault(first: int) -> None:
     _check(first, brokers=3)

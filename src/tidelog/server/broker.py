@@ -430,10 +430,15 @@ class Broker(LogManagerListener):
         from tidelog.metrics.http import Health
 
         online = [] if self._logs is None else self._logs.log_dirs.online
-        offline = [] if self._logs is None else [log_dir.path for log_dir in self._logs.log_dirs.offline]
+        offline = self.offline_log_dirs
         is_healthy = self.state is BrokerState.RUNNING_AS_BROKER and bool(online)
         state = self.state.name.lower().replace("_", " ")
         return Health(is_healthy, {"broker": self.broker_id, "state": state, "offline_log_dirs": offline})
+
+    @property
+    def offline_log_dirs(self) -> list[str]:
+        """The log folders that failed since the start, or at the start."""
+        return [] if self._logs is None else [log_dir.path for log_dir in self._logs.log_dirs.offline]
 
     # -- while running -----------------------------------------------------------------------------
 

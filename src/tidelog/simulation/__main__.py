@@ -58,6 +58,11 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
     made.add_argument(
         "--fill-disks", action="store_true", help="let brokers have no room for some records at times"
     )
+    made.add_argument(
+        "--fail-folders",
+        action="store_true",
+        help="let one of the two log folders of a broker break at times",
+    )
     made.add_argument("--who", action="append", help="print only the lines of this process; may be repeated")
     made.add_argument("--until-found", action="store_true", help="stop at the first seed with a problem")
     return made
@@ -87,6 +92,7 @@ def run(seed: int, options: argparse.Namespace) -> Outcome:
         level,
         options.replicas,
         fills_disks=options.fill_disks,
+        fails_folders=options.fail_folders,
     ).run()
 
 

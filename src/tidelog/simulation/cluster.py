@@ -16,6 +16,8 @@ from tidelog.simulation.world import World
 
 PORT: Final = 9092
 LOG_DIR: Final = "/data"
+SECOND_LOG_DIR: Final = "/more"
+"""Where folders fail, each broker has two: no path of one begins with the other's."""
 SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "100",
     "num.io.threads": "2",
@@ -94,6 +96,11 @@ class SimBroker:
     def _forget(self) -> None:
         self.process = self.server = None
         self.is_running = False
+
+    @property
+    def offline_log_dirs(self) -> list[str]:
+        """The log folders that a running broker does not use any more."""
+        return [] if self.server is None else self.server.offline_log_dirs
 
     # Faults
 

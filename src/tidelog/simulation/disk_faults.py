@@ -10,6 +10,8 @@ from tidelog.storage.disk import SyncFailed
 CHANGES = ("create", "write", "sync", "rename", "unlink")
 """What changes a disk; `open` and `read` are the others that may fail."""
 
+ALL = (*CHANGES, "open", "read")
+
 
 @dataclass(slots=True)
 class Fault:
@@ -35,6 +37,8 @@ class Faults:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self.refused = 0
+        self.is_suspended = False
+        """Nothing fails meanwhile: a checker reads."""
 
     def add(self, fault: Fault) -> None:
         self._faults.append(fault)
@@ -44,7 +48,7 @@ class Faults:
 
     def check(self, operation: str, path: str) -> None:
         for fault in self._faults:
-            if fault.concerns(operation, path):
+            if not self.is_suspended and fault.concerns(operation, path):
                 self.refused += 1
                 if fault.left is not None:
                     fault.left -= 1

@@ -8,7 +8,8 @@
 6. In the end all brokers have the metadata of the tree, the leaders of the tree lead, and no broker has a
    replica of a partition that the tree does not have.
 7. A running broker does not wait on its loop until a disk has synced a file.
-8. In the end each batch in a log has the leader epoch that the leader epoch cache has at its offset.
+8. Leaders and in-sync replicas leave a log folder that broke, if another replica is in sync.
+9. In the end each batch in a log has the leader epoch that the leader epoch cache has at its offset.
 
 The promises of replicas among each other are in `replication`.
 """
@@ -119,7 +120,10 @@ class Invariants:
                 self._check_leaders(broker, broker.server, process)
                 self._check_metadata(broker, broker.server, process)
                 if broker.server.replicas is not None:
+                    faults = process.host.disk.faults
+                    faults.is_suspended = True
                     self.replication.after_turn(broker, broker.server, process)
+                    faults.is_suspended = False
 
     def _check_controller(self, broker: SimBroker, server: Broker) -> None:
         membership = server.membership

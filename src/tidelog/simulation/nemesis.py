@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from tidelog.metadata.paths import CONTROLLER
 from tidelog.simulation.checks.group_history import BROKER
 from tidelog.simulation.checks.group_history import Line as GroupLine
-from tidelog.simulation.cluster import LOG_DIR, SimBroker, SimCluster
+from tidelog.simulation.cluster import LOG_DIR, SECOND_LOG_DIR, SimBroker, SimCluster
 from tidelog.simulation.diaries import GroupDiary
-from tidelog.simulation.disk_faults import Fault
+from tidelog.simulation.disk_faults import ALL, CHANGES, Fault
 from tidelog.simulation.process import Process
 from tidelog.simulation.replication import Replication
 
@@ -33,10 +33,12 @@ class Nemesis:
         clients: Callable[[], Sequence[Process]],
         replication: Replication | None = None,
         fills_disks_of: str | None = None,
+        fails_folders: bool = False,
     ) -> None:
         """With `replication`, power is also lost while nothing is synced, if the others have all of it.
 
-        `fills_disks_of` names a topic whose records have no room at times.
+        `fills_disks_of` names a topic whose records have no room at times. With `fails_folders`, one of the
+        two log folders of a broker breaks at times, and is whole again before a later start.
         """
         self.cluster = cluster
         self.world = cluster.world
@@ -65,6 +67,7 @@ class Nemesis:
                 (3, self._expire),
                 (1, self._stop_zookeeper),
                 (4, self._ambush),
+                (2, self._refuse),
             ]
         self._lies_in_wait = False
         self._replication = replication
@@ -75,6 +78,8 @@ class Nemesis:
         if fills_disks_of is not None:
             self._full_for = f"{LOG_DIR}/{fills_disks_of}-"
             self._faults.append((6, self._fill_disk))
+        if fails_folders:
+            self._faults.append((5, self._fail_folder))
 
     def begin(self) -> None:
         self._next()
@@ -216,10 +221,37 @@ class Nemesis:
         self._note(f"the disk of {broker.name} is full")
 
         def repair() -> None:
-            host.disk.heal()
+            host.disk.faults.clear(self._full_for)
             self._note(f"the disk of {broker.name} has room again")
 
         self._later(*self.rng.choice([(0.001, 0.1), (0.1, 3.0)]), repair)
+
+    def _fail_folder(self, broker: SimBroker) -> None:
+        """A broker leaves a folder that broke alone until its next start, also when it is whole again."""
+        folder = self.rng.choice((LOG_DIR, SECOND_LOG_DIR))
+        operations = self.rng.choice((ALL, CHANGES, ("sync",)))
+        self.world.host(broker.host).disk.faults.add(Fault(errno.EIO, operations, folder=folder))
+        self._note(f"the folder {folder} of {broker.name} breaks: {', '.join(operations)}")
+        self._disturbed()
+
+        def heal() -> None:
+            self.world.host(broker.host).disk.faults.clear(folder)
+            self._note(f"the folder {folder} of {broker.name} is whole again")
+            self._start_again(broker)
+
+        def start_without() -> None:
+            self._start_again(broker)
+            self._later(0.5, 6.0, heal)
+
+        self._later(0.1, 6.0, self.rng.choice((heal, start_without)))
+
+    def _start_again(self, broker: SimBroker) -> None:
+        if self.is_over:
+            return
+        if broker.process is None:
+            broker.start()
+        else:
+            self.rng.choice((self._kill, self._stop))(broker)
 
     def _jump(self, broker: SimBroker) -> None:
         clock = self.world.host(broker.host).clock
@@ -320,6 +352,26 @@ class Nemesis:
             for source, target in ways:
                 self._note(f"the link from {source} to {target} is back")
                 network.restore(source, target)
+            self._disturbed()
+
+        self._later(0.1, 6.0, repair)
+
+    def _refuse(self, broker: SimBroker) -> None:
+        """A firewall ends the connections to a broker that lives, and refuses new ones, of some or of all."""
+        network = self.world.network
+        hosts = [name for name in sorted(self.world.hosts) if name != broker.host]
+        if self.rng.random() < 0.3:
+            hosts = [self.rng.choice(hosts)]
+        self._note(f"connections to {broker.name} are refused, of {', '.join(hosts)}")
+        for host in hosts:
+            network.refuse(host, broker.host)
+        broker.reset_connections()
+        self._disturbed()
+
+        def repair() -> None:
+            self._note(f"connections to {broker.name} are accepted again")
+            for host in hosts:
+                network.accept(host, broker.host)
             self._disturbed()
 
         self._later(0.1, 6.0, repair)

@@ -1,7 +1,8 @@
 """A simulated network: streams between hosts that arrive late, in order, or not at all.
 
 A cut link holds what is sent over it, as TCP repeats what was not acknowledged, and delivers it when the link
-is restored. A host that lost its power answers nothing.
+is restored. A host that lost its power answers nothing. A host that is refused gets no new connection to
+another one, as a firewall or a proxy does it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Network:
         self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._down: set[str] = set()
+        self._refused: set[tuple[str, str]] = set()
         self._base: dict[tuple[str, str], float] = {}
 
     # Sockets
@@ -101,8 +103,19 @@ class Network:
 
     def restore_all(self) -> None:
         self._slow.clear()
+        self._refused.clear()
         for source, target in sorted(self._cut):
             self.restore(source, target)
+
+    def refuse(self, source: str, target: str) -> None:
+        """Refuse new connections from one host to another, until `accept`."""
+        self._refused.add((source, target))
+
+    def accept(self, source: str, target: str) -> None:
+        self._refused.discard((source, target))
+
+    def is_refused(self, source: str, target: str) -> bool:
+        return (source, target) in self._refused
 
     @property
     def cut_links(self) -> list[tuple[str, str]]:
@@ -260,7 +273,8 @@ class SimSocket:
     def _knock(self, address: Address, done: Callable[[OSError | None], None]) -> None:
         """At the target: a listening socket makes a socket for this connection."""
         network, listener = self._network, self._network.listener(address)
-        if listener is None or listener._backlog is None:
+        is_refused = network.is_refused(self.host, address[0])
+        if listener is None or listener._backlog is None or is_refused:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             network.send(address[0], self.host, 0.0, lambda: done(refused))
             return

@@ -276,6 +276,27 @@ class Replication:
                         f"brokers {first} and {other} differ in {key[0]}-{key[1]} between {start} and {end}"
                     )
 
+    def broken_replicas(self) -> Iterator[str]:
+        """The replicas in log folders that broke, which lead or are in sync although another one could lead.
+
+        Once the controller knows of them, there are none.
+        """
+        for (topic, index), state in self._states.items():
+            offline = [member for member in state.isr if self._is_offline(member, (topic, index))]
+            if offline and len(offline) < len(state.isr):
+                yield (
+                    f"the replicas of {topic}-{index} on {offline} are in broken folders: its leader is "
+                    f"{state.leader}, its ISR {state.isr}"
+                )
+
+    def _is_offline(self, broker_id: int, key: Partition) -> bool:
+        """Whether a broker that runs has a replica in a log folder that broke."""
+        broker = next(broker for broker in self._cluster.brokers if broker.id == broker_id)
+        if broker.server is None or broker.server.replicas is None or not broker.offline_log_dirs:
+            return False
+        found = broker.server.replicas.find_partition(*key)
+        return found is None or found.offline
+
     def is_forgotten(self, broker_id: int, partition: Partition, controller_epoch: int) -> bool:
         """Whether an earlier controller removed this replica: the present one does not know of it."""
         return self._removed.get((broker_id, partition), controller_epoch) != controller_epoch

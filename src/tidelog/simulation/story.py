@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,8 +28,9 @@ from tidelog.simulation.checks.group_checker import check as check_group
 from tidelog.simulation.checks.transaction_checker import Final, Log
 from tidelog.simulation.checks.transaction_checker import check as check_transactions
 from tidelog.simulation.checks.transaction_history import COMMITTED, UNCOMMITTED, Partition
-from tidelog.simulation.cluster import SimCluster
+from tidelog.simulation.cluster import LOG_DIR, SECOND_LOG_DIR, SimBroker, SimCluster
 from tidelog.simulation.diaries import GroupDiary, TransactionDiary
+from tidelog.simulation.disk_faults import ALL, Fault
 from tidelog.simulation.history import Event
 from tidelog.simulation.invariants import Invariants
 from tidelog.simulation.mover import Mover
@@ -43,6 +45,8 @@ STRATEGIES = ("range", "cooperative-sticky", "consumer")
 FAULT_SECONDS = 20.0
 RECOVERY_SECONDS = 90.0
 CONVERGENCE_SECONDS = 15.0
+FOLDER_SECONDS = 8.0
+"""How long it may take until nobody leads in a log folder that broke."""
 SMALL_QUEUE_EVERY = 5
 """Of so many seeds one has brokers with a small request queue: clients fill it, and brokers must not wait."""
 
@@ -76,10 +80,15 @@ class Story:
         replicas: int = 1,
         *,
         fills_disks: bool = False,
+        fails_folders: bool = False,
     ) -> None:
-        """With `fills_disks`, brokers have no room for the records of the idempotent producer at times."""
+        """With `fills_disks`, brokers have no room for the records of the idempotent producer at times.
+
+        With `fails_folders`, each broker has two log folders, of which one breaks at times.
+        """
         self.world = world = World(seed, log_level)
         self.fills_disks = fills_disks
+        self.fails_folders = fails_folders
         self.rng = world.fork("story")
         self.keeps_synced_only = self.rng.random() < 0.4
         settings = {
@@ -96,6 +105,8 @@ class Story:
             settings["queued.max.requests"] = "3"
         if self.keeps_synced_only:
             settings["log.flush.interval.messages"] = "1"
+        if fails_folders:
+            settings["log.dirs"] = f"{LOG_DIR},{SECOND_LOG_DIR}"
         self.replicas = replicas
         if replicas > 1:
             settings |= _replicated(replicas, self.rng)
@@ -162,6 +173,7 @@ class Story:
             clients=lambda: [process for process in self._clients if process.is_alive],
             replication=self.invariants.replication if self.invariants and self.replicas > 1 else None,
             fills_disks_of=TOPIC if self.fills_disks else None,
+            fails_folders=self.fails_folders,
         )
         if self.invariants is not None:
             self.invariants.on_state_written = nemesis.state_written
@@ -169,6 +181,8 @@ class Story:
         world.run(self.fault_seconds)
         nemesis.end()
         self._wait(lambda: self.cluster.is_running, "all brokers have started")
+        if self.fails_folders:
+            self._break_a_folder()
         if self.invariants is not None:
             self._converge(self.invariants)
         self._writer_orders.stopping = True
@@ -180,6 +194,37 @@ class Story:
         self.problems += self.steady.problems
         self.problems += self.administrator.problems(self.audit.topics)
         self._check()
+
+    def _break_a_folder(self) -> None:
+        """Break a last folder, start its broker without it, and bring all folders back."""
+        broker = self.rng.choice(self.cluster.brokers)
+        folder = self.rng.choice((LOG_DIR, SECOND_LOG_DIR))
+        disk = self.world.host(broker.host).disk
+        disk.faults.add(Fault(errno.EIO, ALL, folder=folder))
+        self.world.history.add("story", f"the folder {folder} of {broker.name} breaks")
+        self.world.run(FOLDER_SECONDS, lambda: folder in broker.offline_log_dirs)
+        self._check_broken_replicas("after a folder broke")
+        if broker.offline_log_dirs == [folder]:
+            self._restart(broker)
+            self._check_broken_replicas("after a start without a folder")
+        disk.heal()
+        for other in self.cluster.brokers:
+            if other.offline_log_dirs:
+                self._restart(other)
+            if folders := other.offline_log_dirs:
+                self.problems.append(f"{other.name} does not use {folders}, which are whole again")
+
+    def _check_broken_replicas(self, when: str) -> None:
+        if self.invariants is not None:
+            broken = self.invariants.replication.broken_replicas
+            self.world.run(FOLDER_SECONDS, lambda: not list(broken()))
+            for text in broken():
+                raise _GiveUp(f"{when} {text}")
+
+    def _restart(self, broker: SimBroker) -> None:
+        broker.stop()
+        self._wait(lambda: not broker.is_running, f"{broker.name} has stopped")
+        self._wait(lambda: self.cluster.is_running, f"{broker.name} runs again")
 
     def _converge(self, invariants: Invariants) -> None:
         self.world.run(CONVERGENCE_SECONDS, lambda: not invariants.differences())
