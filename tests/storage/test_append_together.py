@@ -12,12 +12,13 @@ import pytest
 from tests.storage.helpers import NOW, batch, config, open_log
 from tests.support.scale import scale
 from tests.support.simdisk import SimulatedDisk
-from tidelog.errors import KafkaError
+from tidelog.errors import KafkaError, KafkaStorageError
 from tidelog.records import _pure_run
 from tidelog.records.check import CheckedBatch, check_produced
 from tidelog.storage import log_appender
 from tidelog.storage.append import DuplicateBatch
 from tidelog.storage.log import Log
+from tidelog.storage.refused_batches import Sequences
 
 FOLDER, DAY = "/data/topic-0", 86_400_000
 _speed = pytest.importorskip("tidelog.records._speed")
@@ -149,6 +150,10 @@ def test_a_write_that_fails_leaves_what_came_before_it(seed: int) -> None:
     disk.heal()
     # What was written is there, and the producers send the rest again as if nothing had happened.
     assert told[:failed] == list(one_by_one(twin_log, lost[:failed]))
+    for data in lost[failed:]:
+        # Both logs remember what was refused: a batch right behind it has no gap before it.
+        refused = Sequences.of(checked(twin_log, data.copy()))
+        twin_log.producers.refuse(refused, KafkaStorageError("refused by the disk"))
     rest = together(log, lost[failed:])
     assert rest == list(one_by_one(twin_log, lost[failed:]))
     assert log.log_end_offset == twin_log.log_end_offset
