@@ -12,6 +12,7 @@ import pytest
 from tests.faults.client import BROKER, Client, batch_of
 from tests.support.broker import Broker
 from tests.support.ports import free_ports
+from tests.support.wait import eventually
 from tidelog import __version__
 
 # What stands in the files of both versions, comments left out.
@@ -191,6 +192,8 @@ def test_an_unknown_setting_warns_and_names_what_was_probably_meant(tmp_path: Pa
 
 def test_the_first_screen_says_where_it_is_and_how_to_use_it(tmp_path: Path) -> None:
     with Broker(tmp_path, {"broker.id": "5"}) as broker:
+        # The broker answers a moment before it prints.
+        eventually(lambda: "Ctrl-C" in broker.log(), "the first screen is there")
         screen = [line for line in broker.log().splitlines() if not line.startswith("ts=")]
         text = "\n".join(screen)
         assert f"tidelog {__version__}: broker 5 is running" in text
