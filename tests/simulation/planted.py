@@ -42,6 +42,8 @@ from tidelog.simulation.disk import SimulatedDisk, SimulatedFile
 from tidelog.storage.append import AppendResult
 from tidelog.storage.blocking_tasks import BlockingTasks, run_here
 from tidelog.storage.log import Log
+from tidelog.storage.log_creator import LogCreator
+from tidelog.storage.log_manager import LogManager
 from tidelog.storage.producer_state_manager import ProducerStateManager
 
 
@@ -241,6 +243,20 @@ def broken_folders_are_not_reported(patch: Patch) -> None:
     patch.set(ZooKeeperMembership, "tell_controller", tell)
 
 
+def logs_in_broken_folders_are_made_anew(patch: Patch) -> None:
+    """A broker that starts without one of its log folders creates the logs of that folder in another one."""
+
+    def create(self: LogCreator, wanted: Any, done: Any, *, is_new: bool = True) -> None:
+        creates(self, wanted, done, is_new=True)
+
+    def get(self: LogManager, *args: Any, is_new: bool = True, **named: Any) -> Log:
+        log: Log = gets(self, *args, is_new=True, **named)
+        return log
+
+    creates = patch.set(LogCreator, "create_later", create)
+    gets = patch.set(LogManager, "get_or_create", get)
+
+
 # -- replication -------------------------------------------------------------------------------------
 
 
@@ -400,6 +416,7 @@ PLANTED: dict[str, Plant] = {
         Plant(consumers_read_to_the_log_end, replicas=3),
         Plant(appends_land_under_the_next_epoch, 3, 40, seed=7, replicas=3),
         Plant(broken_folders_are_not_reported, replicas=3, fails_folders=True, seconds=2),
+        Plant(logs_in_broken_folders_are_made_anew, 3, 40, replicas=3, fails_folders=True, seconds=2),
     ]
 }
 
