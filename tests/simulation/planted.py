@@ -410,7 +410,7 @@ PLANTED: dict[str, Plant] = {
         Plant(written_is_acknowledged, seed=1, replicas=3),
         Plant(markers_go_out_early, seed=1, replicas=3),
         Plant(laggards_join_the_isr, replicas=3),
-        Plant(old_leaders_change_the_isr, seed=1, replicas=3),
+        Plant(old_leaders_change_the_isr, seed=4, replicas=3),
         Plant(brokers_wait_behind_clients, seed=4, replicas=3),
         Plant(loops_wait_for_disks, replicas=3),
         Plant(consumers_read_to_the_log_end, replicas=3),
