@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.wait import patience
 from tidelog.testing.plugin import fresh_name
+
+# Other plugins that the environment may have, and whose imports take longer than most of these runs.
+NOT_NEEDED = ("cacheprovider", "anyio", "hypothesispytest", "schemathesis", "xdist", "xdist.looponfail")
 
 
 def run_pytest(
@@ -16,9 +20,12 @@ def run_pytest(
     (folder / "test_theirs.py").write_text(test)
     if conftest:
         (folder / "conftest.py").write_text(conftest)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, "test_theirs.py"]
+    without = [word for name in NOT_NEEDED for word in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", "-q", *without, *arguments, "test_theirs.py"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=patience(120)
+    )
 
 
 def test_the_fixtures_are_there_without_an_import(tmp_path: Path) -> None:
