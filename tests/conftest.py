@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support import secure_clients
+from tests.support import secure_clients, spark_jvm
 
 # How long an example takes says something of the machine, nothing of the code.
 settings.register_profile("without-deadline", deadline=None)
 settings.load_profile("without-deadline")
 
 secure_clients.install_if_secured()
+spark_jvm.install()
 
 
 def pytest_configure() -> None:

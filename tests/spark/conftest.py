@@ -40,7 +40,7 @@ def spark_settings(folder: Path) -> dict[str, str]:
     """Quiet, small and without a trace outside `folder`."""
     return {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'} -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'}",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

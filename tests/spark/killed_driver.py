@@ -34,7 +34,6 @@ CHEATERS = Cheaters.few(2)
 ALERTS = {"ml_device_alerts": "device_alerts", "ml_invite_alerts": "invite_alerts"}
 LOCAL = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     "spark.ui.enabled": "false",
 }
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.spark_jvm import QUICK
 from tests.support.wait import eventually
 
 SECONDS = 400.0
 SUCCESS = {"Reason": "Success"}
-SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 EVENTS = ("SparkListenerTaskEnd", "SparkListenerExecutorAdded", "SparkListenerStageCompleted")
 
 
@@ -57,7 +57,7 @@ class Daemon:
                 **os.environ,
                 "SPARK_HOME": str(home),
                 "SPARK_CONF_DIR": str(folder),
-                "SPARK_DAEMON_JAVA_OPTS": SMALL,
+                "SPARK_DAEMON_JAVA_OPTS": QUICK,
                 "SPARK_DAEMON_MEMORY": "128m",
                 "SPARK_WORKER_DIR": str(folder / "work"),
                 "SPARK_LOCAL_DIRS": str(folder / "local"),
@@ -165,8 +165,7 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.driver.memory": "768m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": SMALL,
-        "spark.executor.extraJavaOptions": SMALL,
+        "spark.executor.extraJavaOptions": QUICK,
         "spark.local.dir": str(folder / "local"),
         # No task begins before both workers are there, so that each gets one of the first two.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",

@@ -33,7 +33,6 @@ SECONDS = 400.0
 QUICK_START = (
     "spark.driver.memory=768m",
     "spark.sql.shuffle.partitions=2",  # fewer tasks for few users
-    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 )
 
 

@@ -82,7 +82,6 @@ def test_spark_submit_starts_a_driver_with_its_own_master_and_settings(tmp_path:
             *(sys.executable, "-m", "tidelog", "pipeline", "submit", "--master", "local[2]"),
             *("--driver-memory", "768m", "--conf", "spark.sql.shuffle.partitions=3"),
             *("--conf", f"spark.local.dir={tmp_path / 'local'}"),
-            *("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
             *("--", "region", "--trigger", "available-now", "--bootstrap-server", hands.bootstrap),
             *("--data", str(data)),
         ],

@@ -120,7 +120,6 @@ def count():
     return rows.option("subscribe", "orders").load().count()
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 spark = builder.config("spark.driver.memory", "700m").config("spark.local.dir", sys.argv[2]).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 try:
