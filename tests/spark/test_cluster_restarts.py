@@ -13,7 +13,7 @@ from tests.spark.test_exactly_once_kills import Killing
 from tests.spark.test_pipeline_kills import SECONDS, Story
 from tests.support.cluster import ClusterOfBrokers
 from tests.support.own_cluster import BrokersInTurn
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,11 +41,13 @@ def test_the_tables_of_a_pipeline_are_right_to_the_last_unit(
     with Hands(brokers.bootstrap) as hands:
         story = Story(tmp_path, hands, 17)
         story.app.send(200)
-        process = story.tool(None, "run", "earnings", "region", "--trigger", "available-now")
         tables = story.data / "tables"
-        eventually(lambda: tables.exists() or process.poll() is not None, "the first rows", SECONDS)
-        assert process.poll() is None, story.told()
-        brokers.restart()
-        process.wait(SECONDS)
+        with story.running(None, "earnings", "region", "--trigger", "available-now") as process:
+            eventually(
+                lambda: tables.exists() or process.poll() is not None, "the first rows", patience(SECONDS)
+            )
+            assert process.poll() is None, story.told()
+            brokers.restart()
+            process.wait(patience(SECONDS))
         story.finish()
         assert story.faults(spark) == []

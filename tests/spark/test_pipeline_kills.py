@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from tests.spark.app_events import App
 from tests.spark.hands import Hands
 from tests.spark.readers import Expected, readers, table_faults
 from tests.support.scale import scale
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog.spark.pipelines.state import StateFolder
 from tidelog.testing import Broker
 
@@ -67,21 +68,28 @@ class Story:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
-    def run(self, plan: dict[str, object] | None, *arguments: str, sending: bool = False) -> int:
-        """The exit code; with `sending` the app goes on sending until then."""
-        process = self.tool(plan, "run", "earnings", "region", *arguments)
-
-        def ended() -> bool:
-            if sending:
-                self.app.send(20)
-            return process.poll() is not None
-
+    @contextmanager
+    def running(self, plan: dict[str, object] | None, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The tool as a process that does not outlive the block."""
+        process = self.tool(plan, "run", *arguments)
         try:
-            eventually(ended, f"it ends; {self.told()}", SECONDS, 0.5 if sending else 0.05)
+            yield process
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+            process.wait()
+
+    def run(self, plan: dict[str, object] | None, *arguments: str, sending: bool = False) -> int:
+        """The exit code; with `sending` the app goes on sending until then."""
+        with self.running(plan, "earnings", "region", *arguments) as process:
+
+            def ended() -> bool:
+                if sending:
+                    self.app.send(20)
+                return process.poll() is not None
+
+            eventually(ended, f"it ends; {self.told()}", patience(SECONDS), 0.5 if sending else 0.05)
+            return process.wait()
 
     def told(self) -> str:
         spark_log = self.data / "status" / "spark.log"
@@ -194,26 +202,21 @@ def test_a_sink_that_writes_again_what_it_wrote_is_found(
 def test_signals_and_stop_end_it_after_the_batch(tmp_path: Path, hands: Hands) -> None:
     story = Story(tmp_path, hands, 3)
     story.app.send(150)
-    process = story.tool(
-        None, "run", "region", "--trigger", "0 seconds", "--output", "json", "--interval", "0.2"
-    )
     folder = StateFolder(str(story.data))
+    options = ("--trigger", "0 seconds", "--output", "json", "--interval", "0.2")
+    with story.running(None, "region", *options) as process:
 
-    def done() -> bool:
-        assert process.poll() is None, story.told()
-        status = folder.read("region")
-        return status is not None and status.rows > 0 and status.lag == 0
+        def done() -> bool:
+            assert process.poll() is None, story.told()
+            status = folder.read("region")
+            return status is not None and status.rows > 0 and status.lag == 0
 
-    try:
-        eventually(done, f"it has read everything; {story.told()}", SECONDS, 0.2)
-        second = story.tool(None, "run", "region")
-        assert second.wait(SECONDS) == 1
+        eventually(done, f"it has read everything; {story.told()}", patience(SECONDS), 0.2)
+        with story.running(None, "region") as second:
+            assert second.wait(patience(SECONDS)) == 1
         assert f"region already runs on this data folder (process {process.pid} on " in story.log.read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 128 + signal.SIGTERM, story.told()
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait(patience(SECONDS)) == 128 + signal.SIGTERM, story.told()
     status = folder.read("region")
     assert status is not None
     assert status.state == "stopped"
