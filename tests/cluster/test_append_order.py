@@ -17,9 +17,11 @@ from tests.support.scale import scale
 from tidelog.cluster.leader_append import LeaderAppend
 from tidelog.cluster.worker import ThreadWorker
 from tidelog.errors import KafkaStorageError, NotLeaderOrFollower
+from tidelog.metadata.state import PartitionState
 from tidelog.records.batch import Record, build_batch, read_records
 from tidelog.records.codecs import Codec
 from tidelog.storage.append import AppendOrigin, AppendResult
+from tidelog.storage.config import LogConfig
 
 
 @pytest.fixture
@@ -295,3 +297,19 @@ def test_the_thread_beside_the_loop_keeps_the_order_for_real(tmp_path: Path) -> 
     assert in_file == {value: answer.offset for value, answer in produced}
     assert sorted(in_file.values()) == list(range(60))
     worker.close()
+
+
+def test_a_write_that_ends_after_the_leadership_commits_nothing(tmp_path: Path, worker: HeldWorker) -> None:
+    world = World(tmp_path, worker=worker)
+    partition = world.partition()
+    produced = world.produce(partition, acks=-1, heavy=True)
+    assert worker.run_one()  # it is checked; its write is next
+    state = PartitionState(list(partition.replicas), -1, 1, list(partition.replicas))
+    world.replicas.become_follower(partition.topic, partition.topic_id, 0, state, LogConfig())
+    worker.run_all()
+    log = partition.log
+    assert log is not None
+    assert (log.high_watermark, log.log_end_offset) == (0, 1)
+    assert isinstance(produced.error, NotLeaderOrFollower)
+    world.partition(leader_epoch=2)
+    assert log.high_watermark == 1

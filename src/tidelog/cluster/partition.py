@@ -457,13 +457,13 @@ class Partition(LogListener):
         """
         log, flushes = self.log, self.flushes
         assert log is not None
+        if self.leader_id != self.broker_id:
+            return False  # an append or a flush ended after this broker lost the partition
         if len(self.replicas) == 1 and flushes.running is None and not flushes.next:
             log.commit_all()
             if self.on_high_watermark is not None:
                 self.on_high_watermark(self)
             return True
-        if not self.is_leader:
-            return False  # a flush ended after this broker lost the partition
         end = log.log_end_offset
         if end != self.end_told:
             self.end_told = end
