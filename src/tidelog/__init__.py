@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from tidelog.clients.admin.transactions import (
         AbortTransactionSpec,
         FencedProducer,
+        HangingTransaction,
         ProducerState,
         TransactionDescription,
         TransactionListing,
@@ -173,7 +174,7 @@ __all__ = [
     "FencedMemberEpoch", "FencedProducer", "FencedStateEpoch", "FetchSessionIdNotFound",
     "FetchSessionTopicIdError", "FloatDeserializer", "FloatSerializer", "GroupAuthorizationFailed",
     "GroupIdNotFound", "GroupListing", "GroupMaxSizeReached", "GroupSubscribedToTopic", "HandlerConsumer",
-    "HandlerFailed", "IllegalGeneration", "IllegalSaslState", "IllegalStateException",
+    "HandlerFailed", "HangingTransaction", "IllegalGeneration", "IllegalSaslState", "IllegalStateException",
     "InconsistentClusterId", "InconsistentGroupProtocol", "InconsistentTopicId", "InconsistentVoterSet",
     "IneligibleReplica", "IntegerDeserializer", "IntegerSerializer", "InvalidCommitOffsetSize",
     "InvalidConfig", "InvalidFetchSessionEpoch", "InvalidFetchSize", "InvalidGroupId", "InvalidPartitions",

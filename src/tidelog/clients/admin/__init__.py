@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tidelog.clients.admin.topics import TopicPartitionInfo as TopicPartitionInfo
     from tidelog.clients.admin.transactions import AbortTransactionSpec as AbortTransactionSpec
     from tidelog.clients.admin.transactions import FencedProducer as FencedProducer
+    from tidelog.clients.admin.transactions import HangingTransaction as HangingTransaction
     from tidelog.clients.admin.transactions import ProducerState as ProducerState
     from tidelog.clients.admin.transactions import TransactionDescription as TransactionDescription
     from tidelog.clients.admin.transactions import TransactionListing as TransactionListing
