@@ -33,10 +33,10 @@ def mapped(function: Callable[[T], R], items: Iterable[T]) -> Slices[list[R]]:
     return results
 
 
-async def finished(work: Slices[R]) -> R:
+async def finished(work: Slices[R], slice_ns: int = SLICE_NS) -> R:
     """Do the work in a coroutine; other tasks run between its slices."""
     while True:
-        end = perf_counter_ns() + SLICE_NS
+        end = perf_counter_ns() + slice_ns
         try:
             while perf_counter_ns() < end:
                 next(work)

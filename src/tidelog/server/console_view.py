@@ -19,7 +19,7 @@ from tidelog.console.local_broker import (
     LatencyFigures,
     LogDirFigures,
 )
-from tidelog.slices import Slices
+from tidelog.slices import Slices, finished
 
 if TYPE_CHECKING:
     from tidelog.network.server import SocketServer
@@ -42,16 +42,7 @@ class ConsoleView:
         self._started_ms = started_ms
 
     async def figures(self) -> BrokerFigures:
-        work = self._make_figures()
-        while True:
-            end = perf_counter_ns() + SLICE_NS
-            try:
-                while perf_counter_ns() < end:
-                    next(work)
-            except StopIteration as done:
-                figures: BrokerFigures = done.value
-                return figures
-            await asyncio.sleep(0)
+        return await finished(self._make_figures(), SLICE_NS)
 
     def connections(self) -> AsyncIterator[tuple[list[ConnectionFigures], bool]]:
         """The connections in parts; the last part has True beside it."""
