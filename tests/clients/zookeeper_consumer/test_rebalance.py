@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,8 +11,10 @@ from tests.clients.zookeeper_consumer.group_world import SESSION_TIMEOUT, GroupW
 from tests.support.wait import eventually_async
 from tidelog.clients.zookeeper_consumer.connector import AsyncConsumerConnector, Environment
 from tidelog.clients.zookeeper_consumer.errors import ConsumerTimeoutException, MessageStreamsExistException
-from tidelog.clients.zookeeper_consumer.topic_count import Blacklist, Whitelist
+from tidelog.clients.zookeeper_consumer.group_nodes import GroupNodes
+from tidelog.clients.zookeeper_consumer.topic_count import Blacklist, ConsumerThreadId, Whitelist
 from tidelog.metadata import paths
+from tidelog.partitions import TopicPartition
 
 
 def test_one_consumer_owns_all_partitions_with_its_threads() -> None:
@@ -117,6 +120,27 @@ def test_offsets_are_committed_at_intervals_on_request_and_in_a_rebalance() -> N
         assert world.offset(1) == 8
         (info,) = b.fetchers.infos.values()
         assert info.consumed == 8  # b goes on where a was, and gets the record that a did not return
+
+    in_world(story)
+
+
+def test_a_member_begins_where_the_owner_before_committed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: GroupWorld) -> None:
+        await world.start({"clicks": 1})
+        claim = GroupNodes.claim
+
+        async def claim_late(
+            nodes: GroupNodes, partitions: Mapping[TopicPartition, ConsumerThreadId]
+        ) -> bool:
+            # Another member commits and releases its partition between two requests of this one.
+            await nodes.commit(dict.fromkeys(partitions, 8))
+            return await claim(nodes, partitions)
+
+        monkeypatch.setattr(GroupNodes, "claim", claim_late)
+        a = world.member("a")
+        await a.read({"clicks": 1})
+        (info,) = a.fetchers.infos.values()
+        assert info.consumed == 8
 
     in_world(story)
 

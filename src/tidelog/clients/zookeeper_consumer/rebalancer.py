@@ -156,10 +156,15 @@ class Rebalancer:
         assignment = await self._assignment()
         if assignment is None:
             return False
-        offsets = await self._nodes.offsets(assignment)
         if not await self._nodes.claim(assignment):
             log.info("consumer %s waits for partitions that others still own", self._member.consumer)
             return False
+        try:
+            # Only now: the owner before commits until it releases a partition.
+            offsets = await self._nodes.offsets(assignment)
+        except FAILURES:
+            await self._nodes.release(assignment)
+            raise
         self.owned = {
             partition: PartitionTopicInfo(
                 partition, self._member.queue_of(partition.topic, thread.thread), offsets.get(partition)
