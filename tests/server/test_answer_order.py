@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from tests.cluster.world import Fetched, World, want
-from tests.server.test_produce_cost import FakeChannel, body, services
+from tests.server.test_produce_cost import FakeChannel, body, services, world
 from tests.storage.helpers import batch
 from tidelog.network.request import FastRequest
 from tidelog.server.apis.small_produce import SmallProduces
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    made.partition("t")
-    yield made
-    made.close()
+__all__ = ["world"]
 
 
 class Producer(FakeChannel):

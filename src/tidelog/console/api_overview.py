@@ -55,7 +55,7 @@ class Overview(Struct):
     health: Health
     latency: list[Latency]
     alerts: PipelineAlerts | None
-    """None without pipelines, and for those who may not see them."""
+    """None if there are no pipelines, or if the principal may not see them."""
 
 
 class HistoryAnswer(Struct):

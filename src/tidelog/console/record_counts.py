@@ -1,7 +1,7 @@
 """RecordCounts: exact numbers of records in logs, by the headers of their batches.
 
 Offsets alone do not tell: compaction removes records, and each transaction ends with a marker. The counter
-reads only headers, each once, from the segment files of a broker of this host; then those of new batches.
+reads the segment files of a broker on this host. It reads the header of each batch once.
 """
 
 from __future__ import annotations

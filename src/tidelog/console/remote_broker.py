@@ -1,7 +1,7 @@
 """RemoteBroker: the broker that started this console, asked over the link. Fulfils `LocalBroker`.
 
-It keeps the rows of topics, logs and groups, takes those that changed, and makes a snapshot of all. It counts
-records itself: the segment files are on this host.
+It keeps a row for each topic, log and group. The broker sends the changed rows, and a snapshot is made of all
+rows. It counts records itself: the segment files are on this host.
 """
 
 from __future__ import annotations

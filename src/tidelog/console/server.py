@@ -67,7 +67,7 @@ class Console:
         )
         app.state.access.start()
         for cluster in self._clusters:
-            # A cluster that asks who connects is sampled as those who have logged in.
+            # Another cluster that needs a login is sampled only when a principal first reads its lags.
             if cluster.local is not None or not app.state.access.needs_login:
                 cluster.start_sampling()
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))

@@ -48,7 +48,7 @@ class Collected:
     schema: EventSchema
     name: str = "tables"
     _columns: list[Column] = field(default_factory=list, repr=False, compare=False)
-    """Those of `sorted_out`, made once, as each takes several calls of the JVM."""
+    """The columns of `sorted_out`. They are made once: each takes several calls of the JVM."""
 
     def write(self, rows: DataFrame, context: Context, flow: str, batch: int) -> None:
         context = replace(context, writer=flow)

@@ -281,7 +281,7 @@ def _hadoop_settings(spark: SparkSession | None) -> Setting:
 
 
 def _chosen(configuration: _Configuration, name: str) -> str | None:
-    """A setting that somebody has made. Hadoop's own defaults are those of AWS, not of a store elsewhere."""
+    """A setting of the user, or None. Hadoop's defaults fit AWS alone, so they do not count."""
     value = configuration.get(name)
     sources = configuration.getPropertySources(name) if value is not None else None
     return None if sources is not None and list(sources) == [HADOOP_DEFAULTS] else value

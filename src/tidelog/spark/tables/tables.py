@@ -243,7 +243,7 @@ class Tables:
 def _split_schema(
     schema: StructType, aside: str, partition_by: Sequence[str]
 ) -> tuple[StructType, StructType]:
-    """The columns of the table, and those of rows that are put aside.
+    """The columns of the table, and the columns of the rows that are put aside.
 
     Spark is not asked: it takes milliseconds to analyse each further frame of a micro-batch.
     """
