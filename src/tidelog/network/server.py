@@ -332,8 +332,8 @@ class SocketServer:
 
         def failed(handshake: TlsHandshake, reason: str) -> None:
             self._forget_handshake(handshake)
-            security.metrics.failed.mark()
             self._failures.log(listener, peer, reason, self.loop.time())
+            security.metrics.failed.mark()
 
         idle_ms = self.limits.connections_max_idle_ms
         handshake = TlsHandshake(
