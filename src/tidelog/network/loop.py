@@ -333,7 +333,9 @@ class BrokerLoop(asyncio.SelectorEventLoop):
 
     def resolve(self, host: str | None, port: int) -> Sequence[ResolvedAddress]:
         """The addresses to listen on. Blocks."""
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # As bytes: a str loads the tables for names in other scripts, which would delay each start.
+        name = host.encode() if host is not None and host.isascii() else host
+        return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
     def open_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
         return socket.socket(family, kind, protocol)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -64,6 +64,8 @@ def _with(protocol: str) -> str:
 
 def _command() -> str:
     """The command for our tools: `tidelog` if it is in the PATH, else the command of this process."""
-    if shutil.which("tidelog") or "/" not in sys.argv[0]:
+    # Not shutil.which: importing shutil would delay the first answer.
+    in_path = any(os.access(os.path.join(folder, "tidelog"), os.X_OK) for folder in os.get_exec_path())
+    if in_path or "/" not in sys.argv[0]:
         return "tidelog"
     return f"{sys.executable} -m tidelog" if sys.argv[0].endswith("__main__.py") else sys.argv[0]

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import mmap
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
@@ -282,6 +281,8 @@ class RealDisk:
             pass
 
     def remove_tree(self, path: str) -> None:
+        import shutil  # it loads every archive format, which would delay each start
+
         shutil.rmtree(path)
 
     def make_dir(self, path: str) -> None:
