@@ -253,6 +253,7 @@ def test_a_poll_for_columns_waits_on_when_a_transaction_is_aborted(bootstrap: st
         producer.begin_transaction()
         producer.send(topic, b"aborted")
         producer.flush()
+        poll_until(consumer, lambda: bool(consumer.assignment()), "it is assigned")
         poll_until(consumer, lambda: consumer.current_lag((topic, 0)) == 0, "it waits for the transaction")
         (state,) = consumer._core.subscriptions.states.values()
 
