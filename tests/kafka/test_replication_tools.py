@@ -245,7 +245,15 @@ def test_replicas_move_between_folders(cluster: Cluster) -> None:
         return str(data / ("b" if (data / "a" / "folders-0").exists() else "a"))
 
     free = throttled("folders")
+    inside = throttled("folders", inside={2: 1000})
     slow = throttled("folders", "0:1,0:2", between={1: 1500, 2: 1500}, inside={2: 1000})
+
+    def slow_down() -> None:
+        """A broker that applies the throttle of the tool late has copied everything before."""
+        broker = ConfigResource(ResourceType.BROKER, "2")
+        ops = [AlterConfigOp(name, value) for name, value in inside[broker].items()]
+        cluster.admin.incremental_alter_configs({broker: ops})
+        cluster.await_settings(inside)
 
     def cycle(run: Run) -> list[tuple[int, list[str]]]:
         wanted = other_folder()
@@ -268,6 +276,8 @@ def test_replicas_move_between_folders(cluster: Cluster) -> None:
             if not step:
                 eventually(lambda: wanted != other_folder(), "the replica moves", 60.0)
                 continue
+            if "--throttle" in step:
+                slow_down()
             done = run("reassign-partitions", *step)
             lines = [re.sub("|".join(names), lambda name: names[name[0]], line) for line in done.lines]
             found.append((done.exit_code, lines))
