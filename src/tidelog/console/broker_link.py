@@ -23,7 +23,7 @@ Replicas = list[int]
 PartitionShape = tuple[int, int, Replicas, Replicas, Replicas, Replicas, Replicas]
 """Index, leader, replicas, in-sync replicas, offline replicas, adding and removing replicas."""
 
-Question = Literal["snapshot", "figures", "connections"]
+Question = Literal["snapshot", "topic", "figures", "connections"]
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, gc=False):
@@ -62,7 +62,12 @@ class RatesRow(Message):
 
 
 class LogRow(Message):
-    """The log of a partition that the broker leads, as base offset and size of each segment."""
+    """The log of a partition that the broker leads, as base offset and size of each segment.
+
+    `end` is the high watermark. `aborted` has producer id, first and last offset of each aborted transaction;
+    it is None if the console has to fetch the records. `index` has some entries of the offset index of the
+    active segment.
+    """
 
     topic: str
     partition: int
@@ -72,6 +77,9 @@ class LogRow(Message):
     directory: str
     generation: int
     segments: list[tuple[int, int]]
+    last_stable_offset: int
+    aborted: list[tuple[int, int, int]] | None
+    index: list[tuple[int, int]]
 
 
 class LogGoneRow(Message):
@@ -138,6 +146,8 @@ class ConsoleSettings(Message):
     access_file: str
     rules_file: str
     levels: dict[str, int]
+    reads_files: bool = False
+    """Whether the console may read the broker's segment files: nobody needs leave to read a topic."""
 
     def __repr__(self) -> str:
         return f"ConsoleSettings({self.cluster_name!r})"  # the client's settings have passwords
@@ -183,8 +193,11 @@ FromBroker = ConsoleSettings | Levels | SnapshotPart | FiguresAnswer | Connectio
 
 
 class Ask(Message):
+    """A question. "snapshot" asks for all rows that changed, "topic" for those of one topic."""
+
     number: int
     question: Question
+    topic: str = ""
 
 
 class Ready(Message):

@@ -14,6 +14,7 @@ from tidelog.console.snapshot import ClusterSnapshot
 if TYPE_CHECKING:
     from tidelog.console.group_lag import GroupLags, GroupLagSampler
     from tidelog.console.history import History
+    from tidelog.console.records.log_files import LocalLogs
 
 SNAPSHOT_SECONDS: Final = 1.0
 """The age up to which a snapshot is used again."""
@@ -67,6 +68,11 @@ class Cluster:
             settings: dict[str, object] = {"default.api.timeout.ms": API_TIMEOUT_MS}
             self._admin = AsyncAdmin(settings | {"client.id": "tidelog-console"} | self.client_settings)
         return self._admin
+
+    @property
+    def local_logs(self) -> LocalLogs | None:
+        """The logs of a broker on this host that the console may read from files; None if it has to fetch."""
+        return self.local if self.local is not None and self.local.reads_files else None
 
     async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
         """The cluster a moment ago; `fresh` makes a new snapshot.

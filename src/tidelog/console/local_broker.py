@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tidelog.console.records.log_files import LocalLogs
 from tidelog.console.snapshot import ClusterSnapshot
 
 
@@ -70,8 +71,12 @@ class ConnectionFigures:
     tls: str | None = None
 
 
-class LocalBroker(Protocol):
+class LocalBroker(LocalLogs, Protocol):
     """The broker that serves this console. It answers in slices below a millisecond."""
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether the console may read the broker's segment files: no access rules protect topics."""
 
     @property
     def broker_id(self) -> int: ...

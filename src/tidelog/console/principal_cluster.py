@@ -22,6 +22,7 @@ from tidelog.security.operations import AclOperation
 if TYPE_CHECKING:
     from tidelog.console.group_lag import GroupLags
     from tidelog.console.history import History
+    from tidelog.console.records.log_files import LocalLogs
 
 NAMES_SECONDS: Final = 5.0
 """The age up to which the names that the cluster lists for a principal are used again."""
@@ -78,6 +79,11 @@ class PrincipalCluster(Cluster):
     @property
     def admin(self) -> AsyncAdmin:
         return super().admin if self._has_credentials else self._base.admin
+
+    @property
+    def local_logs(self) -> LocalLogs | None:
+        """None for a principal of its own: the cluster decides what the principal may read."""
+        return None if self._has_credentials else super().local_logs
 
     async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
         if self._asks_itself:

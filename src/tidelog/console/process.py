@@ -115,7 +115,7 @@ def _console(
     from tidelog.console.remote_broker import RemoteBroker
     from tidelog.console.server import Console
 
-    broker = RemoteBroker(settings.broker_id, send)
+    broker = RemoteBroker(settings.broker_id, send, reads_files=settings.reads_files)
     cluster = Cluster(
         settings.cluster_name, settings.client, local=broker, pipelines=tuple(settings.pipelines)
     )

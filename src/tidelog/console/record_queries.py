@@ -73,7 +73,7 @@ def analyses_of(request: Request, cluster: Cluster) -> Analyses:
 
 
 def reader_of(cluster: Cluster, topic: str) -> TopicReader:
-    return TopicReader(cluster.admin, topic)
+    return TopicReader(cluster.admin, topic, cluster.local_logs)
 
 
 def browser_of(request: Request, cluster: Cluster, topic: str, query: RecordsQuery) -> RecordBrowser:

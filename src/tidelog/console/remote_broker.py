@@ -1,12 +1,14 @@
 """RemoteBroker: the broker that started this console, asked over the link. Fulfils `LocalBroker`.
 
 It keeps a row for each topic, log and group. The broker sends the changed rows, and a snapshot is made of all
-rows. It counts records itself: the segment files are on this host.
+rows. It counts and reads records itself: the segment files are on this host.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -34,6 +36,7 @@ from tidelog.console.broker_link import (
 )
 from tidelog.console.local_broker import BrokerFigures, ConnectionFigures
 from tidelog.console.record_counts import LogExtent, RecordCounts
+from tidelog.console.records.log_files import LeaderLog, LogFiles, TopicLogs
 from tidelog.console.snapshot import (
     ClusterSnapshot,
     GroupSnapshot,
@@ -60,6 +63,7 @@ class _Topic:
     row: TopicRow
     rates: RatesRow | None = None
     logs: dict[int, LogRow] = field(default_factory=dict)
+    asked_at: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -159,13 +163,37 @@ class ClusterRows:
         row = found.row
         return GroupSnapshot(group_id, row.protocol, row.state, row.members, coordinator, dict(found.offsets))
 
+    def topic_logs(self, name: str) -> TopicLogs | None:
+        """The logs of a topic that can be read from files; None if there is no such topic."""
+        found = self.topics.get(name)
+        if found is None:
+            return None
+        logs = {
+            index: LeaderLog(
+                row.directory,
+                row.generation,
+                row.start,
+                row.end,
+                row.last_stable_offset,
+                tuple(row.segments),
+                tuple(row.aborted),
+                tuple(row.index),
+            )
+            for index, row in found.logs.items()
+            if row.aborted is not None
+        }
+        return TopicLogs(tuple(shape[0] for shape in found.row.partitions), logs)
+
 
 class RemoteBroker:
     """`send` writes a message to the broker; `take` gets each answer."""
 
-    def __init__(self, broker_id: int, send: Callable[[Message], None]) -> None:
+    def __init__(self, broker_id: int, send: Callable[[Message], None], *, reads_files: bool = False) -> None:
         self._broker_id = broker_id
         self._send = send
+        self._reads_files = reads_files
+        self._files = LogFiles()
+        self._looking: dict[str, asyncio.Task[None]] = {}
         self._number = 0
         self._asked: dict[int, asyncio.Queue[Answer]] = {}
         self._rows = ClusterRows()
@@ -176,25 +204,24 @@ class RemoteBroker:
     def broker_id(self) -> int:
         return self._broker_id
 
+    @property
+    def reads_files(self) -> bool:
+        return self._reads_files
+
     def take(self, answer: Answer) -> None:
         """An answer of the broker, or a part of one."""
+        if isinstance(answer, SnapshotPart):
+            # At once, in the order in which the broker sent them, also if nobody waits any more: the next
+            # answer has only what changed after it.
+            for row in answer.rows:
+                self._rows.take(row)
         waiting = self._asked.get(answer.number)
         if waiting is not None:
             waiting.put_nowait(answer)
-        elif isinstance(answer, SnapshotPart):
-            self._take_rows(answer)  # the page went away: the next snapshot has only what changed after it
 
     async def snapshot(self) -> ClusterSnapshot:
         async with self._snapshots:
-            question = self._ask("snapshot")
-            try:
-                while True:
-                    part = await self._part(question, SnapshotPart)
-                    self._take_rows(part)
-                    if part.is_last:
-                        break
-            finally:
-                self._forget(question)
+            await self._look("snapshot")
             snapshot = await self._made()
             counts = await asyncio.to_thread(self._counts.count, dict(self._rows.extents), COUNT_SECONDS)
             for (topic, index), records in counts.items():
@@ -206,6 +233,38 @@ class RemoteBroker:
                 if partition.offset_range:
                     partition.last_ms = self._counts.newest_ms((topic, index))
             return snapshot
+
+    async def logs(self, topic: str, max_age: float = 0.0) -> TopicLogs | None:
+        known = self._rows.topics.get(topic)
+        if known is None or time.monotonic() - known.asked_at >= max_age:
+            looking = self._looking.get(topic) if max_age else None
+            if looking is None:
+                self._looking[topic] = looking = asyncio.create_task(self._look_at(topic))
+            await asyncio.shield(looking)
+        return self._rows.topic_logs(topic)
+
+    async def read(self, log: LeaderLog, offset: int, limit: int, max_bytes: int) -> bytes:
+        return await asyncio.to_thread(self._files.read, log, offset, limit, max_bytes)
+
+    async def _look_at(self, topic: str) -> None:
+        """Ask for the rows of a topic that changed. Pages that may be a moment late share a question."""
+        asked_at = time.monotonic()
+        try:
+            await self._look("topic", topic)
+        finally:
+            if self._looking.get(topic) is asyncio.current_task():
+                del self._looking[topic]
+        if (known := self._rows.topics.get(topic)) is not None:
+            known.asked_at = asked_at
+
+    async def _look(self, question: Question, topic: str = "") -> None:
+        """Ask, and wait until all rows of the answer are taken."""
+        number = self._ask(question, topic)
+        try:
+            while not (await self._part(number, SnapshotPart)).is_last:
+                pass
+        finally:
+            self._forget(number)
 
     async def figures(self) -> BrokerFigures:
         question = self._ask("figures")
@@ -226,19 +285,15 @@ class RemoteBroker:
         finally:
             self._forget(question)
 
-    def _ask(self, question: Question) -> int:
+    def _ask(self, question: Question, topic: str = "") -> int:
         self._number += 1
         self._asked[self._number] = asyncio.Queue()
-        self._send(Ask(self._number, question))
+        self._send(Ask(self._number, question, topic))
         return self._number
 
     def _forget(self, number: int) -> None:
-        """The question is answered, or nobody waits for its answer. Rows that came already are kept."""
-        left = self._asked.pop(number)
-        while not left.empty():
-            part = left.get_nowait()
-            if isinstance(part, SnapshotPart):
-                self._take_rows(part)
+        """The question is answered, or nobody waits for its answer."""
+        del self._asked[number]
 
     async def _part(self, number: int, kind: type[T]) -> T:
         answer = await self._asked[number].get()
@@ -247,21 +302,19 @@ class RemoteBroker:
         assert isinstance(answer, kind)
         return answer
 
-    def _take_rows(self, part: SnapshotPart) -> None:
-        for row in part.rows:
-            self._rows.take(row)
-
     async def _made(self) -> ClusterSnapshot:
-        """A snapshot of all rows; other tasks run meanwhile, but no other snapshot changes the rows."""
+        """A snapshot of all rows. Other tasks run meanwhile, and rows of topics may change."""
         rows = self._rows
         topics: dict[str, TopicSnapshot] = {}
         for at, name in enumerate(rows.names):
-            topics[name] = rows.topic(name)
+            if name in rows.topics:
+                topics[name] = rows.topic(name)
             if at % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
         groups: dict[str, GroupSnapshot] = {}
-        for at, group_id in enumerate(rows.groups):
-            groups[group_id] = rows.group(group_id, self._broker_id)
+        for at, group_id in enumerate(list(rows.groups)):
+            if group_id in rows.groups:
+                groups[group_id] = rows.group(group_id, self._broker_id)
             if at % GROUPS_PER_TURN == GROUPS_PER_TURN - 1:
                 await asyncio.sleep(0)
         cluster = rows.cluster

@@ -40,6 +40,7 @@ def start_console(
         config.console_access_config,
         config.console_rules_file,
         {},
+        services.authorizer is None,
     )
     view = ConsoleView(services, server, services.clock.ms())
     host, _, port = config.console_listener.rpartition(":")

@@ -26,10 +26,13 @@ from tidelog.console.snapshot import BrokerSnapshot
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.consumer import ConsumerGroup
 from tidelog.coordinator.group.records import read_offset_value
+from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.wire import uuid_to_text
+from tidelog.storage.reads import CACHED, NotCached
 
 if TYPE_CHECKING:
+    from tidelog.cluster.partition import Partition
     from tidelog.cluster.replica_manager import HostedTopic
     from tidelog.coordinator.group.group import Group
     from tidelog.metadata.state import ClusterState, TopicState
@@ -40,6 +43,15 @@ NO_RATE: Final = 0.001
 """Events a second below which an idle topic counts as still."""
 
 OFFSETS_PER_ROW: Final = 100
+
+MOST_ABORTED: Final = 100
+"""Aborted transactions of a log that are sent; the console fetches the records of a log with more of them."""
+
+INDEX_ENTRIES: Final = 32
+"""Entries of an offset index that are sent. The console walks the batches between two of them."""
+
+LogSummary = tuple[int, int, int, int, int, str, bool]
+"""Log start offset, high watermark, last stable offset, size, generation, folder, is uncertain."""
 
 
 class _SentTopic:
@@ -52,7 +64,7 @@ class _SentTopic:
         self.policy = ""
         self.counts: tuple[int, int, int] | None = None
         self.is_still = False
-        self.logs: dict[int, tuple[int, int, int, int]] = {}
+        self.logs: dict[int, LogSummary] = {}
 
 
 class _SentGroup:
@@ -83,34 +95,48 @@ class SnapshotChanges:
 
     # -- topics ------------------------------------------------------------------------------------
 
+    def rows_of_topic(self, name: str) -> Iterator[Row | None]:
+        """The rows of one topic that changed. Not while `rows` is under way."""
+        topic = self._services.metadata.snapshot.topics.get(name)
+        if topic is not None:
+            yield from self._rows_of(topic)
+        elif self._topics.pop(name, None) is not None:
+            yield TopicGoneRow(name)
+
     def _topic_rows(self, state: ClusterState) -> Iterator[Row | None]:
-        hosted = self._services.replicas.topics
-        usual_policy = ",".join(self._services.config.log_cleanup_policy)
         known = self._topics
-        for name, topic in list(state.topics.items()):
-            sent = known.get(name)
-            if sent is not None and sent.state is not None and sent.state.topic_id != topic.topic_id:
-                yield TopicGoneRow(name)
-                sent = None
-            if sent is None:
-                sent = known[name] = _SentTopic()
-            policy = topic.configs.get("cleanup.policy") or usual_policy
-            # The state of a topic is never changed in place.
-            if sent.state is not topic or sent.policy != policy:
-                sent.state, sent.policy = topic, policy
-                yield _topic_row(topic, policy)
-            here = hosted.get(name)
-            if here is not None:
-                if (rates := _rates(sent, here)) is not None:
-                    yield rates
-                yield from _log_rows(sent, here)
-            elif sent.logs:
-                yield from _logs_gone(sent, name, ())
+        for topic in list(state.topics.values()):
+            yield from self._rows_of(topic)
             yield None
         if len(known) > len(state.topics):
             for name in [name for name in known if name not in state.topics]:
                 del known[name]
                 yield TopicGoneRow(name)
+
+    def _rows_of(self, topic: TopicState) -> Iterator[Row | None]:
+        name = topic.name
+        sent = self._topics.get(name)
+        if sent is not None and sent.state is not None and sent.state.topic_id != topic.topic_id:
+            yield TopicGoneRow(name)
+            sent = None
+        if sent is None:
+            sent = self._topics[name] = _SentTopic()
+        policy = topic.configs.get("cleanup.policy") or self._usual_policy()
+        # The state of a topic is never changed in place.
+        if sent.state is not topic or sent.policy != policy:
+            sent.state, sent.policy = topic, policy
+            yield _topic_row(topic, policy)
+        here = self._services.replicas.topics.get(name)
+        if here is not None:
+            if (rates := _rates(sent, here)) is not None:
+                yield rates
+            yield from _log_rows(sent, here)
+        elif sent.logs:
+            yield from _logs_gone(sent, name, ())
+
+    def _usual_policy(self) -> str:
+        policies = self._services.config.log_cleanup_policy
+        return policies[0] if len(policies) == 1 else ",".join(policies)
 
     # -- groups ------------------------------------------------------------------------------------
 
@@ -196,10 +222,18 @@ def _log_rows(sent: _SentTopic, here: HostedTopic) -> Iterator[Row | None]:
                 yield LogGoneRow(here.name, index)
             continue
         led += 1
-        found = (log.log_start_offset, log.high_watermark, log.size, log.generation)
+        found = (
+            log.log_start_offset,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.size,
+            log.generation,
+            log.dir,
+            partition.has_uncertain_offsets,
+        )
         if sent.logs.get(index) != found:
             sent.logs[index] = found
-            yield _log_row(here.name, index, log)
+            yield _log_row(partition, log)
     if len(sent.logs) > led:
         yield from _logs_gone(sent, here.name, here.partitions)
 
@@ -210,18 +244,39 @@ def _logs_gone(sent: _SentTopic, name: str, kept: Container[int]) -> Iterator[Ro
         yield LogGoneRow(name, index)
 
 
-def _log_row(topic: str, index: int, log: Log) -> LogRow:
+def _log_row(partition: Partition, log: Log) -> LogRow:
     segments = [(segment.base_offset, segment.size) for segment in log.segments]
     return LogRow(
-        topic,
-        index,
+        log.topic,
+        log.partition,
         log.log_start_offset,
         log.high_watermark,
         sum(size for _, size in segments),
         log.dir,
         log.generation,
         segments,
+        log.last_stable_offset,
+        None if partition.has_uncertain_offsets else _aborted(log),
+        log.active_segment.some_positions(INDEX_ENTRIES),
     )
+
+
+def _aborted(log: Log) -> list[tuple[int, int, int]] | None:
+    """The aborted transactions of a log; None if they are many, or not in memory."""
+    found: list[tuple[int, int, int]] = []
+    for segment in log.segments:
+        if not segment.has_aborted:
+            continue
+        try:
+            found += [
+                (entry.producer_id, entry.first_offset, entry.last_offset)
+                for entry in segment.aborted(CACHED)
+            ]
+        except (NotCached, KafkaError, OSError):
+            return None
+        if len(found) > MOST_ABORTED:
+            return None
+    return found
 
 
 def _brokers(state: ClusterState) -> list[BrokerSnapshot]:

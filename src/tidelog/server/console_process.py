@@ -225,7 +225,9 @@ class _Child:
                 self._send(ConnectionsPart(ask.number, connections, is_last))
         else:
             async with self._snapshots:
-                parts: AsyncIterator[tuple[list[Row], bool]] = in_parts(self._changes.rows())
+                changes = self._changes
+                found = changes.rows() if ask.question == "snapshot" else changes.rows_of_topic(ask.topic)
+                parts: AsyncIterator[tuple[list[Row], bool]] = in_parts(found)
                 async for rows, is_last in parts:
                     self._send(SnapshotPart(ask.number, rows, is_last))
                     if self._writer is not None:

@@ -377,6 +377,20 @@ class LogSegment:
 
     # -- finding batches
 
+    def some_positions(self, count: int) -> list[tuple[int, int]]:
+        """About `count` entries of the offset index, the last among them: offset and position.
+
+        None of a segment whose index is not in memory.
+        """
+        index = self._growing_offsets
+        if index is None or not len(index):
+            return []
+        base, step = self.base_offset, len(index) // count + 1
+        offsets, positions = index.offsets[::-step], index.positions[::-step]
+        return [
+            (base + offset, at) for offset, at in zip(reversed(offsets), reversed(positions), strict=True)
+        ]
+
     def header_at(self, position: int, reads: Reads = WAITING) -> BatchHeader:
         return read_header(reads.pread(self.file, HEADER_SIZE, position))
 

@@ -1,7 +1,8 @@
 """Reads the batches of one topic from the leaders of its partitions, without a group and without a session.
 
-Batches are read with the aborted transactions of the broker, so that each record has the state of its
-transaction. Above the last stable offset the state follows from the markers that were read.
+Batches of a leader on this host are read from its files, if the console may do so: a search costs the broker
+no fetches. Each record has the state of its transaction by the aborted transactions of the broker. Above the
+last stable offset the state follows from the markers that were read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.metadata import TopicView
+from tidelog.console.records.log_files import LeaderLog, LocalLogs, LogMoved, TopicLogs
 from tidelog.console.records.log_record import LogRecord, TransactionState
 from tidelog.errors import KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition, error_class
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -34,6 +36,12 @@ ATTEMPTS = 4
 PAUSE_SECONDS = 0.1
 REQUEST_BYTES = 1 << 20
 """A larger answer would keep the broker's loop busy for more than a few hundred microseconds."""
+
+LOOK_SECONDS = 0.25
+"""How often a tail looks for new records of a leader on this host. All tails share a look."""
+
+MOMENT_SECONDS = 0.05
+"""Partitions and offsets of the same page come from one look, if it is not older."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 MARKERS = {0: "abort", 1: "commit"}
@@ -202,16 +210,27 @@ class _States:
 
 
 class TopicReader:
-    """Fetches batches and offsets of one topic, with a few retries after elections."""
+    """Fetches batches and offsets of one topic, with a few retries after elections.
 
-    def __init__(self, admin: AsyncAdmin, topic: str) -> None:
+    `logs` are those of a broker on this host, which are read without asking the broker for records.
+    """
+
+    def __init__(self, admin: AsyncAdmin, topic: str, logs: LocalLogs | None = None) -> None:
         self._admin = admin
         self._client = admin.driver.client
         self.topic = topic
+        self._local = logs
+        self._seen: TopicLogs | None = None
 
     async def partitions(self) -> list[int]:
         """The indexes of the partitions at present. Raises UnknownTopicOrPartition."""
-        return sorted((await self._refreshed()).partitions)
+        seen = await self._look()
+        return sorted((await self._refreshed()).partitions if seen is None else seen.partitions)
+
+    async def _look(self, max_age: float = 0.0) -> TopicLogs | None:
+        """The logs of the topic on this host; None if they cannot be read, or there is no such topic."""
+        self._seen = None if self._local is None else await self._local.logs(self.topic, max_age)
+        return self._seen
 
     async def _view(self) -> TopicView:
         found = self._client.view.topics.get(self.topic)
@@ -253,6 +272,10 @@ class TopicReader:
     async def ranges(self, partitions: Iterable[int] | None = None) -> dict[int, OffsetRange]:
         """The start and the high watermark of partitions, or of all."""
         wanted = await self.partitions() if partitions is None else sorted(set(partitions))
+        seen = await self._look(MOMENT_SECONDS)
+        if seen is not None and all(index in seen.logs for index in wanted):
+            logs = seen.logs
+            return {index: OffsetRange(logs[index].start, logs[index].high_watermark) for index in wanted}
         starts, ends = await asyncio.gather(
             self.list_offsets(wanted, EARLIEST), self.list_offsets(wanted, LATEST)
         )
@@ -305,6 +328,11 @@ class TopicReader:
         With `wait_ms` the brokers wait that long for a first record. An offset outside of the log raises
         OffsetOutOfRange.
         """
+        local = await self._read_files(offsets, max_bytes, wait_ms)
+        offsets = {index: offset for index, offset in offsets.items() if index not in local}
+        return local | await self._fetch_all(offsets, max_bytes, wait_ms) if offsets else local
+
+    async def _fetch_all(self, offsets: Mapping[int, int], max_bytes: int, wait_ms: int) -> dict[int, Chunk]:
         if wait_ms:
             await self._fetch(offsets, 1, READ_UNCOMMITTED, wait_ms)
         found = await self._fetch(offsets, max_bytes, READ_COMMITTED)
@@ -316,6 +344,70 @@ class TopicReader:
         if unstable:
             found |= await self._fetch(unstable, max_bytes, READ_UNCOMMITTED)
         return found
+
+    async def _read_files(self, offsets: Mapping[int, int], max_bytes: int, wait_ms: int) -> dict[int, Chunk]:
+        """The batches of partitions whose files can be read; the others are left to fetches."""
+        if self._local is None:
+            return {}
+        seen = await self._awaited(offsets, wait_ms) if wait_ms else self._seen
+        if seen is None or any(
+            index in seen.logs and offset >= seen.logs[index].high_watermark
+            for index, offset in offsets.items()
+        ):
+            seen = seen if wait_ms else await self._look()
+        if seen is None or (wait_ms and any(index not in seen.logs for index in offsets)):
+            return {}
+        found: dict[int, Chunk] = {}
+        for index, offset in offsets.items():
+            chunk = await self._read_log(seen, index, offset, max_bytes)
+            if chunk is None and (again := await self._look()) is not None:
+                seen = again
+                chunk = await self._read_log(seen, index, offset, max_bytes)
+            if chunk is not None:
+                found[index] = chunk
+        return found
+
+    async def _awaited(self, offsets: Mapping[int, int], wait_ms: int) -> TopicLogs | None:
+        """Wait until a log has a record from its offset on, at most so long."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
+        while True:
+            seen = await self._look(LOOK_SECONDS)
+            if seen is None or any(
+                index not in seen.logs or offset != seen.logs[index].high_watermark
+                for index, offset in offsets.items()
+            ):
+                return seen
+            left = end - loop.time()
+            if left <= 0:
+                return seen
+            await asyncio.sleep(min(left, LOOK_SECONDS))
+
+    async def _read_log(self, seen: TopicLogs, index: int, offset: int, max_bytes: int) -> Chunk | None:
+        """The batches of one partition from its files; None if the broker has to be asked."""
+        log = seen.logs.get(index)
+        if log is None or not log.start <= offset <= log.high_watermark:
+            return None
+        is_committed_view = offset < log.last_stable_offset or offset == log.high_watermark
+        data = b""
+        if offset < log.high_watermark:
+            limit = log.last_stable_offset if is_committed_view else log.high_watermark
+            assert self._local is not None
+            try:
+                data = await self._local.read(log, offset, limit, max_bytes)
+            except LogMoved:
+                return None
+        return Chunk(
+            self.topic,
+            index,
+            offset,
+            data,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.start,
+            _aborted_from(log, offset) if is_committed_view else [],
+            is_committed_view,
+        )
 
     async def _fetch(
         self, offsets: Mapping[int, int], max_bytes: int, isolation: int, wait_ms: int = 0
@@ -382,3 +474,8 @@ class TopicReader:
                 isolation == READ_COMMITTED,
             )
         return found
+
+
+def _aborted_from(log: LeaderLog, offset: int) -> list[tuple[int, int]]:
+    """Producer id and first offset of the aborted transactions that end at or after an offset."""
+    return [(producer, first) for producer, first, last in log.aborted if last >= offset]
