@@ -1,4 +1,4 @@
-"""Runs long work in slices of a few milliseconds, between other requests.
+"""Runs long work in slices of a fraction of a millisecond, between other requests.
 
 Work is a generator that yields wherever a slice may end. The first slice runs at once, and is often the last.
 The rest runs in order of arrival, one piece of work at a time, which limits the memory of large requests.
@@ -18,7 +18,8 @@ R = TypeVar("R")
 
 Slices = Generator[None, None, R]
 
-SLICE_NS: Final = 5_000_000
+SLICE_NS: Final = 200_000
+"""A produce that comes meanwhile waits for a slice: one takes about as long as the produce itself."""
 
 ITEMS_PER_TURN: Final = 100
 """About a millisecond of work. A count, not a time, so that a simulation replays the same turns."""

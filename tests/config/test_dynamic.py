@@ -93,7 +93,7 @@ def test_operations_start_from_what_was_changed_before() -> None:
 def test_secrets_are_never_shown() -> None:
     config = BrokerConfig.load(None, {"ssl.keystore.password": "hunter2", "unknown.password": "hunter2"})
     config.set_dynamic(cluster_default={"some.secret": "hunter2"})
-    shown = repr(config.describe()) + repr(config.describe_default()) + repr(config.warnings)
+    shown = repr(list(config.describe())) + repr(config.describe_default()) + repr(config.warnings)
     assert "hunter2" not in shown
 
 

@@ -9,7 +9,7 @@ from tidelog.protocol.schema import FIXED_SIZE, Field, Struct
 
 SMALL = 9
 
-ELEMENTS_PER_SLICE = 200
+ELEMENTS_PER_SLICE = 50
 """A reader or writer in slices yields after so many elements of arrays."""
 
 

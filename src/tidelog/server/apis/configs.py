@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
@@ -52,7 +52,7 @@ from tidelog.server.apis.authorization import ALTER_CONFIGS, DENIED, DESCRIBE_CO
 from tidelog.server.config.changes import ConfigOp
 from tidelog.server.config.entries import ConfigEntry
 from tidelog.server.services import Services
-from tidelog.slices import Slices, finished
+from tidelog.slices import Slices, finished, mapped
 
 if TYPE_CHECKING:
     from tidelog.cluster.topic_overrides import TopicOverrides
@@ -139,12 +139,15 @@ def _describe(
             kind, name = resource.resource_type, resource.resource_name
             _check_access(services, request, DESCRIBE_CONFIGS, kind, name)
             entries = _entries(services, resource, body.include_documentation, overrides_of)
+            yield
         except KafkaError as error:
             result.error_code = error.code
             # As in Kafka, the error of an unknown topic has no message.
             result.error_message = "" if isinstance(error, UnknownTopicOrPartition) else error.message
         else:
-            result.configs = [_described(entry, body.include_synonyms) for entry in entries]
+            result.configs = yield from mapped(
+                lambda entry: _described(entry, body.include_synonyms), entries
+            )
         results.append(result)
         yield
     return DescribeConfigsResponse(results=results)
@@ -155,7 +158,8 @@ def _entries(
     resource: DescribeConfigsRequest.DescribeConfigsResource,
     documentation: bool,
     overrides_of: Callable[[str], Mapping[str, str]],
-) -> Sequence[ConfigEntry]:
+) -> Iterable[ConfigEntry]:
+    """The settings of a resource. Many of them are made one by one, as they are taken."""
     dynamic = services.dynamic_config
     kind, name, names = resource.resource_type, resource.resource_name, resource.configuration_keys
     # As in Kafka, an empty list of names means all settings.

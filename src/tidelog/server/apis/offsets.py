@@ -75,7 +75,7 @@ NOT_AVAILABLE_SINCE = 5
 """The first version of ListOffsets whose clients know OFFSET_NOT_AVAILABLE."""
 
 # Lookups by timestamp let other requests run after this time.
-SECONDS_A_TURN = 0.005
+SECONDS_A_TURN = 0.0002
 
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 NOT_FOUND: Found = (-1, -1, -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -490,12 +490,12 @@ class BrokerConfig:
 
     def describe(
         self, names: Iterable[str] | None = None, *, documentation: bool = False
-    ) -> list[ConfigEntry]:
-        """The settings of this broker: all, or the known or set ones of `names`."""
+    ) -> Iterator[ConfigEntry]:
+        """The settings of this broker, one by one: all, or the known or set ones of `names`."""
         given = {name for layer, _ in self._layers() for name in layer}
         listed = {name for name, key in self.definition.items() if _listed(key)} | given
         chosen = listed if names is None else listed & set(names)
-        return [self._entry(name, self.synonyms(name), documentation) for name in sorted(chosen)]
+        return (self._entry(name, self.synonyms(name), documentation) for name in sorted(chosen))
 
     def describe_default(
         self, names: Iterable[str] | None = None, *, documentation: bool = False

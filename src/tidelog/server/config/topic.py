@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 
@@ -134,12 +134,12 @@ class TopicConfigs:
 
     def describe(
         self, overrides: Mapping[str, str], names: Iterable[str] | None = None, *, documentation: bool = False
-    ) -> list[ConfigEntry]:
-        """The settings in the answer to DescribeConfigs: all, or the known ones of `names`."""
+    ) -> Iterator[ConfigEntry]:
+        """The settings in the answer to DescribeConfigs, one by one: all, or the known ones of `names`."""
         values = self.effective(overrides)
         wanted = None if names is None else set(names)
         listed = (name for name in self._listed() if wanted is None or name in wanted)
-        return [self._entry(name, values[name], overrides, documentation) for name in listed]
+        return (self._entry(name, values[name], overrides, documentation) for name in listed)
 
     def _entry(
         self, name: str, value: ConfigValue, overrides: Mapping[str, str], documentation: bool
