@@ -152,6 +152,7 @@ def test_a_console_dies_with_its_broker_and_shares_nothing_with_it(tmp_path: Pat
             assert b"planted-word" not in Path(f"/proc/{pid}/{name}").read_bytes()
         mine = os.getpriority(os.PRIO_PROCESS, process.pid)
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(mine + NICENESS, 19)
+        assert os.sched_getscheduler(pid) == os.SCHED_BATCH
     finally:
         process.kill()
         process.wait(30)

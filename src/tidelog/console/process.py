@@ -73,6 +73,14 @@ def set_levels(levels: dict[str, int]) -> None:
         logging.getLogger(name).setLevel(min(level, logging.INFO))
 
 
+def yield_to_broker() -> None:
+    """Take a lower priority, and never interrupt the broker on a core: searches keep cores busy for long."""
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+        if sys.platform.startswith("linux"):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def end_with_broker() -> None:
     """Be killed with the broker: a console that is left over would keep the port from the next broker.
 
@@ -152,8 +160,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     end_with_broker()
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+    yield_to_broker()
     link, listener = (socket.socket(fileno=int(text)) for text in sys.argv[1:3])
     settings = receive_settings(link)
     if settings is None:

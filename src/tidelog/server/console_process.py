@@ -52,6 +52,7 @@ STOP_SECONDS: Final = 10.0
 """It takes a tenth of a second, and a second more if a request is under way."""
 
 END_POLL_SECONDS: Final = 0.01
+LEVELS_SECONDS: Final = 1.0
 LOGGER: Final = "tidelog.console"
 
 
@@ -125,11 +126,12 @@ class _Child:
         self._changes = SnapshotChanges(view.services)
         self._settings = settings
         self._levels = _levels()
+        self._levels_at = time.monotonic()
         self._writer: asyncio.StreamWriter | None = None
         self._is_ready = False
         self._reason = ""
         self._answering: set[asyncio.Task[None]] = set()
-        self._snapshots = asyncio.Lock()
+        self._questions = asyncio.Lock()
         self._link, theirs = socket.socketpair()
         fds = (theirs.fileno(), listener.fileno())
         try:
@@ -208,14 +210,24 @@ class _Child:
                     log.error("the console failed: %s", message.reason, extra={"fields": fields})
 
     async def _answer(self, ask: Ask) -> None:
-        if (levels := _levels()) != self._levels:
-            self._levels = levels
-            self._send(Levels(levels))
+        """Answer one question at a time: no turn of the loop has work for several of them."""
         try:
-            await self._look(ask)
+            async with self._questions:
+                self._send_levels()
+                await self._look(ask)
         except Exception as error:
             log.exception("a question of the console failed", extra={"fields": {"question": ask.question}})
             self._send(QuestionFailed(ask.number, str(error) or type(error).__name__))
+
+    def _send_levels(self) -> None:
+        """Send the levels of loggers if they changed. There are many loggers: at most once a second."""
+        now = time.monotonic()
+        if now - self._levels_at < LEVELS_SECONDS:
+            return
+        self._levels_at = now
+        if (levels := _levels()) != self._levels:
+            self._levels = levels
+            self._send(Levels(levels))
 
     async def _look(self, ask: Ask) -> None:
         if ask.question == "figures":
@@ -224,14 +236,13 @@ class _Child:
             async for connections, is_last in self._view.connections():
                 self._send(ConnectionsPart(ask.number, connections, is_last))
         else:
-            async with self._snapshots:
-                changes = self._changes
-                found = changes.rows() if ask.question == "snapshot" else changes.rows_of_topic(ask.topic)
-                parts: AsyncIterator[tuple[list[Row], bool]] = in_parts(found)
-                async for rows, is_last in parts:
-                    self._send(SnapshotPart(ask.number, rows, is_last))
-                    if self._writer is not None:
-                        await self._writer.drain()
+            changes = self._changes
+            found = changes.rows() if ask.question == "snapshot" else changes.rows_of_topic(ask.topic)
+            parts: AsyncIterator[tuple[list[Row], bool]] = in_parts(found)
+            async for rows, is_last in parts:
+                self._send(SnapshotPart(ask.number, rows, is_last))
+                if self._writer is not None:
+                    await self._writer.drain()
 
 
 def _levels() -> dict[str, int]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SLICE_NS: Final = 150_000
+SLICE_NS: Final = 100_000
 LATENCIES: Final = ("Produce", "FetchConsumer", "FetchFollower", "Metadata", "OffsetCommit")
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
