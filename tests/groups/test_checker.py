@@ -236,6 +236,59 @@ PLANTED = {
         3,
         "c starts at 2",
     ),
+    "an offset that goes back between two starts at unsure commits": (
+        """
+        a assigned
+        a read 0
+        a committing 1
+        a unsure 1
+        a read 1
+        a committing 2
+        b assigned
+        b read 2
+        c assigned
+        c read 1
+        d assigned
+        d read 2
+        d committing 3
+        d committed 3
+        """,
+        3,
+        "c starts at 1 (line 10), and 2 was committed before it was assigned",
+    ),
+    "a commit of a generation that has a successor": (
+        """
+        a assigned 1
+        a read 0
+        b assigned 2
+        a committing 1
+        a committed 1
+        b read 1
+        b committing 2
+        b committed 2
+        """,
+        2,
+        "of generation 1 was sent after generation 2 had given it away",
+    ),
+    "the same offset committed by two owners": (
+        """
+        a assigned
+        a read 0
+        b assigned
+        b read 0
+        a committing 1
+        a committed 1
+        b committing 1
+        b committed 1
+        """,
+        1,
+        "commit of 1 by b (line 7, reads from 0) reads records twice",
+    ),
+    "a commit beyond the end of the log": (
+        ONE_AFTER_THE_OTHER,
+        2,
+        "the log ends at 2, before the acknowledged commit of 3",
+    ),
     "the end of the log that nobody read": (
         ONE_AFTER_THE_OTHER,
         4,

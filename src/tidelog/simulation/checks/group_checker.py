@@ -9,9 +9,11 @@ Members commit synchronously after each poll, so of each partition this is promi
    member, from where the link before it ended: no record belongs to two links (read twice between commits) or
    to none (lost). A commit that was acknowledged is in the chain, one that was refused is not, and one whose
    outcome nobody knows (its member or the broker was killed) may be in it. A commit that was acknowledged
-   before another was sent stands before it.
+   before another was sent stands before it. No member starts before an offset at which another had started
+   when it was given the partition.
 3. No two members are given a partition in the same generation, where the clients tell generations. (Static
-   members are the same while they have the same instance id.)
+   members are the same while they have the same instance id.) A commit that was sent after a later generation
+   gave the partition away is not acknowledged.
 4. At the end the broker names the end of each log as its committed offset, every record that was acknowledged
    to the producer was read in its partition, and an offset holds the same record for everybody who read it.
 
@@ -21,46 +23,14 @@ that was paused may wake up and go on reading for a moment, but what it then com
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
+from tidelog.simulation.checks.commit_chain import Commit, CommitChain, Start
 from tidelog.simulation.checks.group_history import BROKER, NOBODY, Line
 
 Partition = tuple[str, int]
-NEVER = 1 << 62
-
-
-@dataclass(slots=True)
-class Commit:
-    """`sent` and `done` are positions in the history; `done` is NEVER where the outcome is unknown."""
-
-    member: str
-    bases: frozenset[int]  # where its reads may start: what this member had committed, for sure or perhaps
-    offset: int
-    sent: int
-    done: int = NEVER
-    refused: bool = False
-
-    @property
-    def sure(self) -> bool:
-        return self.done != NEVER and not self.refused
-
-    def __str__(self) -> str:
-        kind = "acknowledged" if self.sure else "unsure"
-        where = f"line {self.sent + 1}, reads from {sorted(self.bases)}"
-        return f"{kind} commit of {self.offset} by {self.member} ({where})"
-
-
-@dataclass(slots=True)
-class Start:
-    """A member's first read of a partition that it was given."""
-
-    member: str
-    offset: int
-    assigned: int
-    read: int
 
 
 @dataclass(slots=True)
@@ -68,9 +38,12 @@ class Owner:
     """One member's way through one partition."""
 
     assigned: int | None = None
+    generation: int = -1
     position: int | None = None
-    bases: set[int] = field(default_factory=set)
+    base: int = 0  # where it started, or what it surely committed last
+    perhaps: Commit | None = None  # its last commit of unknown outcome since
     under_way: Commit | None = None
+    fenced_by: int = -1  # the later generation that gave the partition away before that commit was sent
 
 
 class PartitionHistory:
@@ -84,16 +57,14 @@ class PartitionHistory:
         self.values: dict[int, str] = {}
         self._owners: defaultdict[str, Owner] = defaultdict(Owner)
         self._generations: dict[str, str] = {}
-        self._broker_falls: list[int] = []
-        self._pauses: defaultdict[str, list[int]] = defaultdict(list)
-        self._longest: tuple[Commit, ...] = ()
-        self._start_problem = ""
+        self._newest = -1  # the last generation that gave it to a member
+        self._broker_fell = -1
+        self._paused: dict[str, int] = {}
 
     def take(self, at: int, line: Line) -> None:
         owner = self._owners[line.who]
         if line.what == "assigned":
-            self._owners[line.who] = Owner(assigned=at)
-            self._note_generation(at, line)
+            self._owners[line.who] = Owner(assigned=at, generation=self._note_generation(at, line))
         elif line.what in ("revoked", "lost"):
             self._owners[line.who] = Owner()
         elif line.what == "read":
@@ -104,29 +75,32 @@ class PartitionHistory:
             self._settle(at, line, owner)
 
     def broker_fell(self, at: int) -> None:
-        self._broker_falls.append(at)
+        self._broker_fell = at
 
     def member_paused(self, at: int, member: str) -> None:
-        self._pauses[member].append(at)
+        self._paused[member] = at
 
     def _wrong(self, at: int, text: str) -> None:
         self.problems.append(f"{self.name}, line {at + 1}: {text}")
 
-    def _note_generation(self, at: int, line: Line) -> None:
+    def _note_generation(self, at: int, line: Line) -> int:
+        """The generation of an assignment, -1 where the client does not tell it."""
         generation, _, instance = line.detail.partition(":")
         if generation in (NOBODY, "-1"):
-            return
+            return -1
         owner = instance or line.who
         other = self._generations.setdefault(generation, owner)
         if other != owner:
             self._wrong(at, f"generation {generation} gives it to {owner} and to {other}")
+        self._newest = max(self._newest, int(generation))
+        return int(generation)
 
     def _read(self, at: int, line: Line, owner: Owner) -> None:
         if owner.assigned is None:
             self._wrong(at, f"{line.who} reads {line.offset} without being its owner")
         elif owner.position is None:
             self.starts.append(Start(line.who, line.offset, owner.assigned, at))
-            owner.bases = {line.offset}
+            owner.base = line.offset
         elif line.offset != owner.position:
             kind = "leaves out" if line.offset > owner.position else "goes back from"
             self._wrong(at, f"{line.who} {kind} {owner.position} and reads {line.offset}")
@@ -138,7 +112,8 @@ class PartitionHistory:
     def _intend(self, at: int, line: Line, owner: Owner) -> None:
         if line.offset != owner.position:
             self._wrong(at, f"{line.who} commits {line.offset}, after reading up to {owner.position}")
-        owner.under_way = Commit(line.who, frozenset(owner.bases), line.offset, at)
+        owner.under_way = Commit(line.who, owner.base, line.offset, at, owner.perhaps)
+        owner.fenced_by = self._newest if -1 < owner.generation < self._newest else -1
         self.commits.append(owner.under_way)
 
     def _settle(self, at: int, line: Line, owner: Owner) -> None:
@@ -149,81 +124,23 @@ class PartitionHistory:
         owner.under_way = None
         # A commit may be refused although it took effect: it was sent again, because the broker fell, or
         # because its member was paused and waited too long for the answer.
-        sent_again = (*self._broker_falls, *self._pauses[line.who])
-        in_doubt = any(commit.sent < moment < at for moment in sent_again)
+        in_doubt = max(self._broker_fell, self._paused.get(line.who, -1)) > commit.sent
         if line.what == "committed":
             commit.done = at
-            owner.bases = {line.offset}
+            owner.base, owner.perhaps = line.offset, None
+            if owner.fenced_by != -1:
+                given = f"after generation {owner.fenced_by} had given it away"
+                self._wrong(at, f"the {commit} of generation {owner.generation} was sent {given}")
         elif line.what == "refused" and not in_doubt:
             commit.done = at
             commit.refused = True
         else:
-            owner.bases.add(line.offset)
-
-    # -- the chain
+            owner.perhaps = commit
 
     def check_chain(self, end: int) -> None:
         """Find an order of commits from 0 to `end` that fits what was seen, or say what is in the way."""
-        candidates = [commit for commit in self.commits if not commit.refused]
-        self._longest = ()
-        self._start_problem = ""
-        if self._explain(candidates, end):
-            return
-        reached = self._longest[-1].offset if self._longest else 0
-        used = set(map(id, self._longest))
-        strange = next((commit for commit in candidates if commit.sure and id(commit) not in used), None)
-        if strange is not None:
-            twice = min(strange.bases, default=reached) < reached
-            what = "reads records twice" if twice else "leaves records out"
-            problem = f"{reached} was committed, so the {strange} {what}"
-        elif reached != end:
-            problem = f"commits lead to {reached}, and the log ends at {end}"
-        else:
-            problem = self._start_problem
-        self.problems.append(f"{self.name}: {problem}")
-
-    def _explain(self, candidates: Sequence[Commit], end: int) -> bool:
-        """Try every chain, which is one unless outcomes are unknown; keep the longest for the report."""
-        by_base: defaultdict[int, list[Commit]] = defaultdict(list)
-        for commit in candidates:
-            for base in commit.bases:
-                by_base[base].append(commit)
-        sure = sorted(commit.offset for commit in candidates if commit.sure)
-        tries: list[tuple[tuple[Commit, ...], int]] = [((), -1)]
-        while tries:
-            chain, latest_sent = tries.pop()
-            if len(chain) > len(self._longest):
-                self._longest = chain
-            reached = chain[-1].offset if chain else 0
-            if reached == end and self._complete(chain, candidates):
-                problem = self._misplaced_start(chain)
-                if not problem:
-                    return True
-                self._start_problem = self._start_problem or problem
-            at = bisect_right(sure, reached)
-            limit = sure[at] if at < len(sure) else NEVER  # an acknowledged commit is not passed over
-            for commit in by_base[reached]:
-                if reached < commit.offset <= limit and commit.done > latest_sent:
-                    tries.append(((*chain, commit), max(latest_sent, commit.sent)))
-        return False
-
-    def _complete(self, chain: Collection[Commit], candidates: Iterable[Commit]) -> bool:
-        used = {id(commit) for commit in chain}
-        return all(id(commit) in used for commit in candidates if commit.sure)
-
-    def _misplaced_start(self, chain: Sequence[Commit]) -> str:
-        """The first start that is not at what was committed then."""
-        for start in self.starts:
-            into = next((commit for commit in chain if commit.offset == start.offset), None)
-            later = [other for other in chain if other.offset > start.offset and other.done < start.assigned]
-            where = f"{start.member} starts at {start.offset} (line {start.read + 1})"
-            if into is None and start.offset != 0:
-                return f"{where}, which nobody committed"
-            if into is not None and into.sent > start.read:
-                return f"{where} before it was committed"
-            if later:
-                return f"{where}, and {later[-1].offset} was committed before it was assigned"
-        return ""
+        chain = CommitChain(self.commits, self.starts, end)
+        self.problems += [f"{self.name}: {problem}" for problem in chain.problems()]
 
 
 def check(
