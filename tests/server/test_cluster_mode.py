@@ -385,16 +385,17 @@ def test_another_broker_takes_over_from_a_killed_controller(pair: ClusterOfBroke
     assert leaders(pair[first], "after") == [second, second]
 
 
-def test_a_stopped_broker_says_goodbye(pair: ClusterOfBrokers) -> None:
+def test_a_stopped_broker_says_goodbye(patient_pair: ClusterOfBrokers) -> None:
+    pair = patient_pair
     create(pair.bootstrap, "t", 2)
     leaving = 3 - pair.controller
     assert pair[leaving].terminate() == 0
     assert "stopping without a controlled shutdown" not in pair[leaving].log()
     survivor = pair[3 - leaving]
     eventually(
-        lambda: len(metadata(survivor).brokers) == 1, "it is gone before its session could expire", 2.0
+        lambda: len(metadata(survivor).brokers) == 1, "it is gone before its session could expire", 20.0
     )
-    assert -1 in leaders(survivor, "t"), "its only replica is offline"
+    eventually(lambda: -1 in leaders(survivor, "t"), "its only replica is offline")
     pair[leaving].start()
     pair.await_members()
     eventually(lambda: leaders(survivor, "t") == [1, 2], "it leads again")
@@ -412,7 +413,8 @@ def test_a_paused_broker_registers_again_when_its_session_expired(pair: ClusterO
     eventually(lambda: leaders(pair[paused], "t") == [1, 1, 2, 2], "it leads again")
     produce(pair.bootstrap, "t")
     assert consume(pair.bootstrap, "t", len(VALUES), "g") == set(VALUES)
-    assert pair[paused].log().count("msg=registered") == 2
+    # More often if the machine was too busy for such a short session.
+    assert pair[paused].log().count("msg=registered") >= 2
 
 
 def test_the_id_of_a_live_broker_is_refused_in_one_line(pair: ClusterOfBrokers) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.ports import free_ports
 from tests.support.raw import RawConnection
+from tests.support.wait import eventually
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -58,7 +59,8 @@ def test_ports_that_the_system_chose_are_advertised(tmp_path: Path) -> None:
         assert len({port for _, port in addresses.values()}) == 2
         for address in addresses.values():
             assert told(address) == address
-        screen = broker.log()
+        # The broker is ready a moment before it prints.
+        screen = eventually(lambda: broker.log() if "Ctrl-C" in broker.log() else None, "the first screen")
         for host, port in addresses.values():
             assert f" {host}:{port} " in screen, "a person finds every listener on the first screen"
 

@@ -12,7 +12,7 @@ from tests.faults.client import Client, Produced, batch_of, fetch_request, surpr
 from tests.server.scrape import scrape
 from tests.support.broker import Broker
 from tests.support.raw import ConnectionClosed
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 
 
@@ -91,7 +91,7 @@ def test_a_fetch_that_waits_is_answered_by_the_stop(tmp_path: Path) -> None:
         assert isinstance(answer, FetchResponse)
         (partition,) = answer.responses[0].partitions
         assert (partition.error_code, partition.high_watermark) == (0, 0)
-        assert broker.wait(4.0) == 0, "nobody is waited for that only waits"
+        assert broker.wait(patience(4.0)) == 0, "nobody is waited for that only waits"
 
 
 def test_a_second_signal_changes_nothing(tmp_path: Path) -> None:
