@@ -12,6 +12,7 @@ from tests.support.raw import RawConnection
 from tests.support.sasl_broker import sasl_broker
 from tests.support.sasl_walks import ITERATIONS, SCRAM_USERS
 from tests.support.scale import scale
+from tests.support.wait import eventually
 from tidelog import Admin
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -39,18 +40,22 @@ def begun_login(broker: Broker) -> RawConnection:
 
 
 def test_a_failed_login_is_answered_after_the_delay_and_others_are_served_meanwhile(broker: Broker) -> None:
-    with begun_login(broker) as wrong, begun_login(broker) as right:
-        began = time.monotonic()
-        wrong.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
-        request = SaslAuthenticateRequest(auth_bytes=b"\0alice\0alice-secret")
-        assert right.ask(request, SaslAuthenticateResponse, 2).error_code == 0
-        right.call(ApiVersionsRequest(), 0)
-        answered = time.monotonic() - began
-        refused = wrong.receive(SaslAuthenticateRequest, 2)
-        assert isinstance(refused, SaslAuthenticateResponse)
-        assert refused.error_code == 58
-        assert time.monotonic() - began >= DELAY
-        assert answered < DELAY or time.monotonic() - began > 2 * DELAY  # a machine without time for a test
+    def others_were_served() -> bool:
+        with begun_login(broker) as wrong, begun_login(broker) as right:
+            began = time.monotonic()
+            wrong.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+            request = SaslAuthenticateRequest(auth_bytes=b"\0alice\0alice-secret")
+            assert right.ask(request, SaslAuthenticateResponse, 2).error_code == 0
+            right.call(ApiVersionsRequest(), 0)
+            answered = time.monotonic() - began
+            refused = wrong.receive(SaslAuthenticateRequest, 2)
+            assert isinstance(refused, SaslAuthenticateResponse)
+            assert refused.error_code == 58
+            assert time.monotonic() - began >= DELAY
+            return answered < DELAY
+
+    # A machine without time for a test may need another try.
+    eventually(others_were_served, "another client is served during the delay")
 
 
 def test_what_a_client_sends_during_the_delay_is_never_looked_at(broker: Broker) -> None:

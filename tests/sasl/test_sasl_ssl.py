@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.sasl_broker import SETTINGS, sasl_broker
 from tests.support.tls_broker import TlsFiles
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 from tidelog import Admin, Consumer, NewTopic, Producer
 from tidelog.errors import SaslAuthenticationFailed
 from tidelog.testing import Broker
+
+SESSION_MS = int(min(patience(1500), 6000))
+"""librdkafka renews a session when nine tenths of it are over: a busy machine needs a longer tenth."""
 
 USERS = {"PLAIN": ("alice", "alice-secret"), "SCRAM-SHA-512": ("dave", "dave-secret")}
 
@@ -28,7 +32,7 @@ def broker(files: TlsFiles) -> Iterator[Broker]:
         **{
             "listeners": str(SETTINGS["listeners"]).replace("127.0.0.1", "localhost"),
             "listener.security.protocol.map": protocols,
-            "listener.name.reauth.connections.max.reauth.ms": 1500,
+            "listener.name.reauth.connections.max.reauth.ms": SESSION_MS,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": files.server,
             "ssl.truststore.type": "PEM",
@@ -78,12 +82,13 @@ def test_confluent_kafka_re_authenticates_over_tls(broker: Broker, files: TlsFil
     )
     problems: list[object] = []
     lines = broker.log_count
+    ends = time.monotonic() + 2.2 * SESSION_MS / 1000
 
     def sent_for_two_sessions() -> bool:
         producer.produce("demo", b"again", on_delivery=lambda error, _: problems.append(error))
         assert producer.flush(20) == 0
-        return len(problems) >= 80
+        return time.monotonic() > ends
 
-    eventually(sent_for_two_sessions, "two sessions have passed", 20.0, interval=0.04)
+    eventually(sent_for_two_sessions, "two sessions have passed", 40.0, interval=0.04)
     assert set(problems) == {None}
     assert not [line for line in broker.log_lines(lines) if "session has ended" in line]

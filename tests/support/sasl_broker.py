@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import socket
 import urllib.request
 
+from tests.support.ports import free_port
 from tests.support.sasl_walks import ITERATIONS, MAX_RECEIVE, PLAIN_USERS, REAUTH_MS, SCRAM_USERS
 from tidelog import Admin
 from tidelog.clients.admin.users import ScramMechanism, UserScramCredentialUpsertion
@@ -71,9 +71,7 @@ def metric(broker: Broker, name: str, listener: str) -> float:
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def listeners(broker: Broker) -> dict[str, str]:
