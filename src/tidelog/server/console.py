@@ -10,6 +10,7 @@ from tidelog.console.extra import missing_packages
 from tidelog.server.run import StartFailed
 
 if TYPE_CHECKING:
+    from tidelog.console.broker_link import ConsoleSettings
     from tidelog.network.server import SocketServer
     from tidelog.server.config.broker import BrokerConfig
     from tidelog.server.console_process import ConsoleProcess
@@ -25,23 +26,12 @@ def start_console(
     missing = missing_packages()
     if missing:
         raise StartFailed(f"console.listener={config.console_listener}: {missing}")
-    from tidelog.console.broker_link import ConsoleSettings
     from tidelog.console.listener import bind
     from tidelog.server.console_process import ConsoleProcess
     from tidelog.server.console_view import ConsoleView
 
     _check_files(config)
-    settings = ConsoleSettings(
-        services.broker_id,
-        config.console_cluster_name,
-        _client_settings(config, address),
-        list(config.console_pipelines),
-        config.console_read_only,
-        config.console_access_config,
-        config.console_rules_file,
-        {},
-        services.authorizer is None,
-    )
+    settings = console_settings(config, services, address)
     view = ConsoleView(services, server, services.clock.ms())
     host, _, port = config.console_listener.rpartition(":")
     try:
@@ -55,6 +45,23 @@ def start_console(
         return console
     except OSError as error:
         raise StartFailed(f"console.listener={config.console_listener}: {error}") from error
+
+
+def console_settings(config: BrokerConfig, services: Services, address: str) -> ConsoleSettings:
+    """The settings of the console's process; the levels of loggers are added later."""
+    from tidelog.console.broker_link import ConsoleSettings
+
+    return ConsoleSettings(
+        services.broker_id,
+        config.console_cluster_name,
+        _client_settings(config, address),
+        list(config.console_pipelines),
+        config.console_read_only,
+        config.console_access_config,
+        config.console_rules_file,
+        {},
+        reads_files=services.authorizer is None,
+    )
 
 
 def _check_files(config: BrokerConfig) -> None:

@@ -7,20 +7,37 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tidelog import Admin, Producer
 from tidelog.clients.admin.client import AsyncAdmin
-from tidelog.console.broker_link import Row, SnapshotPart, frame, from_broker
+from tidelog.console.broker_link import (
+    Ask,
+    LogRow,
+    Message,
+    Row,
+    SnapshotPart,
+    TopicGoneRow,
+    TopicRow,
+    frame,
+    from_broker,
+)
+from tidelog.console.clusters import Cluster
+from tidelog.console.principal_cluster import PrincipalCluster
 from tidelog.console.records.log_files import LeaderLog, LogFiles, LogMoved, TopicLogs
 from tidelog.console.records.log_record import LogRecord, TransactionState
 from tidelog.console.records.topic_reader import OffsetRange, TopicReader
-from tidelog.console.remote_broker import ClusterRows
+from tidelog.console.remote_broker import ClusterRows, RemoteBroker
 from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from tidelog.records.batch import Record, build_batch
 from tidelog.server.broker import Broker as ServerBroker
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.console import console_settings
 from tidelog.server.console_changes import SnapshotChanges
+from tidelog.server.services import Services
 from tidelog.testing import Broker
 
 SEGMENT_BYTES = 2000
@@ -239,3 +256,49 @@ def test_files_that_are_not_as_told_are_refused_or_read_right(tmp_path: Path, ki
         path.write_bytes(data[:-10])
     with pytest.raises(LogMoved):
         files.read(log, 0 if kind == "old format" else 19, 20, 1)
+
+
+def test_tails_share_a_question_and_a_page_has_its_own() -> None:
+    async def ask() -> None:
+        asked: list[Message] = []
+        broker = RemoteBroker(0, asked.append, reads_files=True)
+        row = LogRow("t", 0, 0, 7, 10, "/data/t-0", 0, [(0, 10)], 6, [], [])
+
+        def answer(*rows: Row) -> None:
+            last = asked[-1]
+            assert isinstance(last, Ask)
+            assert (last.question, last.topic) == ("topic", "t")
+            broker.take(SnapshotPart(last.number, list(rows), True))
+
+        tails = [asyncio.create_task(broker.logs("t", 100.0)) for _ in range(5)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(asked) == 1
+        answer(TopicRow("t", "id", False, "delete", [(0, 0, [0], [0], [], [], [])]), row)
+        for found in await asyncio.gather(*tails):
+            assert found is not None
+            assert (found.partitions, found.logs[0].high_watermark) == ((0,), 7)
+        assert await broker.logs("t", 100.0) is not None
+        assert len(asked) == 1
+        page = asyncio.create_task(broker.logs("t"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(asked) == 2
+        answer(TopicGoneRow("t"))
+        assert await page is None
+
+    asyncio.run(ask())
+
+
+def test_only_a_console_that_acts_as_itself_reads_files_and_only_without_access_rules() -> None:
+    broker = RemoteBroker(0, lambda _: None, reads_files=True)
+    cluster = Cluster("local", {}, local=broker)
+    assert cluster.local_logs is broker
+    assert PrincipalCluster(cluster, {}, None).local_logs is broker
+    assert PrincipalCluster(cluster, {"sasl.mechanism": "PLAIN"}, None).local_logs is None
+    assert Cluster("local", {}, local=RemoteBroker(0, lambda _: None)).local_logs is None
+    assert Cluster("other", {}).local_logs is None
+    config = BrokerConfig.load(None, {})
+    for authorizer in (None, object()):
+        services = cast("Services", SimpleNamespace(broker_id=0, authorizer=authorizer))
+        assert console_settings(config, services, "localhost:9092").reads_files is (authorizer is None)
