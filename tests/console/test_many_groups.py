@@ -55,7 +55,11 @@ class ManyGroups:
             found[f"group-{at}"] = GroupSnapshot(f"group-{at}", "classic", "Stable", 3, 0, offsets)
         return ClusterSnapshot("id", 0, [BrokerSnapshot(0, "localhost", 9092)], topics, found, 0)
 
-    async def figures(self) -> BrokerFigures:
+    @property
+    def reads_files(self) -> bool:
+        return False
+
+    async def figures(self, max_age: float = 0.0) -> BrokerFigures:
         raise NotImplementedError
 
     async def connections(self) -> list[ConnectionFigures]:

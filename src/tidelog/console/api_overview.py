@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from tidelog.console.api import Call, Endpoint
 from tidelog.console.health import Health, health_of
 from tidelog.console.history import Sample
 from tidelog.console.pipeline_alerts import NEWEST, AlertDigests
+
+FRESH_SECONDS: Final = 1.0
+"""The age up to which the broker's figures are shown again. All browsers share them."""
 
 
 class Latency(Struct):
@@ -68,7 +73,7 @@ class HistoryAnswer(Struct):
 async def overview(call: Call[None, None]) -> Overview:
     """The health of the cluster and its most important figures."""
     snapshot = await call.cluster.snapshot()
-    figures = None if call.cluster.local is None else await call.cluster.local.figures()
+    figures = None if call.cluster.local is None else await call.cluster.local.figures(FRESH_SECONDS)
     totals = snapshot.totals
     return Overview(
         cluster_id=snapshot.cluster_id,

@@ -84,6 +84,7 @@ class LocalBroker(LocalLogs, Protocol):
     async def snapshot(self) -> ClusterSnapshot:
         """The cluster from memory. Offsets are None for partitions that the broker does not host."""
 
-    async def figures(self) -> BrokerFigures: ...
+    async def figures(self, max_age: float = 0.0) -> BrokerFigures:
+        """The numbers of the broker, at most so many seconds old."""
 
     async def connections(self) -> list[ConnectionFigures]: ...

@@ -192,6 +192,7 @@ class RemoteBroker:
         self._broker_id = broker_id
         self._send = send
         self._reads_files = reads_files
+        self._figures: tuple[float, BrokerFigures | None] = (0.0, None)
         self._files = LogFiles()
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._number = 0
@@ -266,12 +267,17 @@ class RemoteBroker:
         finally:
             self._forget(number)
 
-    async def figures(self) -> BrokerFigures:
-        question = self._ask("figures")
+    async def figures(self, max_age: float = 0.0) -> BrokerFigures:
+        asked_at, known = self._figures
+        if known is not None and time.monotonic() - asked_at < max_age:
+            return known
+        asked_at, question = time.monotonic(), self._ask("figures")
         try:
-            return (await self._part(question, FiguresAnswer)).figures
+            known = (await self._part(question, FiguresAnswer)).figures
         finally:
             self._forget(question)
+        self._figures = asked_at, known
+        return known
 
     async def connections(self) -> list[ConnectionFigures]:
         question = self._ask("connections")
