@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -29,6 +29,7 @@ from tidelog.console.clusters import Cluster
 from tidelog.console.principal_cluster import PrincipalCluster
 from tidelog.console.records.log_files import LeaderLog, LogFiles, LogMoved, TopicLogs
 from tidelog.console.records.log_record import LogRecord, TransactionState
+from tidelog.console.records.timeline import read_timeline
 from tidelog.console.records.topic_reader import OffsetRange, TopicReader
 from tidelog.console.remote_broker import ClusterRows, RemoteBroker
 from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
@@ -167,6 +168,23 @@ def test_files_and_fetches_have_the_same_records_of_transactions(broker: OpenBro
                         (r.offset, r.value, r.control) for r in expected if r.offset >= begin
                     ]
             assert await read_all(by_file, found, 0, 1 << 20) == expected
+            now, most = 0, 0
+            ask = by_file.list_offsets
+
+            async def count(partitions: Iterable[int], timestamp: int) -> dict[int, tuple[int, int]]:
+                nonlocal now, most
+                now += 1
+                most = max(most, now)
+                try:
+                    return await ask(partitions, timestamp)
+                finally:
+                    now -= 1
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(by_file, "list_offsets", count)
+                timeline = await read_timeline(by_file, {0: found}, buckets=3)
+            # A broker on this host has the look-ups of a timeline one after the other.
+            assert (sum(bucket.count for bucket in timeline.buckets), most) == (found.end, 1)
             # Nothing new: one look, and the end of the wait.
             chunk = (await by_file.fetch({0: found.end}, 1000, wait_ms=1))[0]
             assert (chunk.size, chunk.next_offset) == (0, found.end)

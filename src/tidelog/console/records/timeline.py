@@ -75,8 +75,17 @@ async def read_timeline(
     )
     begin = first - first % step
     times = list(range(begin, last + 1, step)) or [begin]
-    edges = await asyncio.gather(*(reader.list_offsets(filled, time) for time in [*times, times[-1] + step]))
+    edges = await _edges(reader, filled, [*times, times[-1] + step])
     return Timeline(step, _counts(times, edges, ranges))
+
+
+async def _edges(
+    reader: TopicReader, partitions: Sequence[int], times: Sequence[int]
+) -> list[dict[int, tuple[int, int]]]:
+    """The offsets of each time. A broker on this host gets the requests one by one, not all in a turn."""
+    if reader.reads_files:
+        return [await reader.list_offsets(partitions, time) for time in times]
+    return await asyncio.gather(*(reader.list_offsets(partitions, time) for time in times))
 
 
 async def _bounds(reader: TopicReader, partitions: Sequence[int]) -> tuple[int, int]:

@@ -222,6 +222,11 @@ class TopicReader:
         self._local = logs
         self._seen: TopicLogs | None = None
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether the logs of a broker on this host are read from its files."""
+        return self._local is not None
+
     async def partitions(self) -> list[int]:
         """The indexes of the partitions at present. Raises UnknownTopicOrPartition."""
         seen = await self._look()
