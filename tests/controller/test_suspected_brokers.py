@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from tests.controller.controllers import Cluster, Node, simulated
+from tidelog.cluster.transport import BrokerConnection
 from tidelog.controller.interface import NewTopic
+from tidelog.endpoints import Endpoint
 from tidelog.errors import ErrorCode
 from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
@@ -16,6 +18,7 @@ from tidelog.protocol.messages.alter_partition import AlterPartitionRequest
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest
 
 DEMO, ALONE = TopicPartition("demo", 0), TopicPartition("alone", 0)
+
 
 async def started(cluster: Cluster, *, host: str | None = "localhost", refuses: bool = True) -> Node:
     """Broker 9 is the controller; demo-0 is on brokers 2, 3 and 1, alone-0 on broker 2."""
@@ -118,6 +121,39 @@ def test_a_broker_on_another_host_that_refuses_the_controller_alone_is_not_suspe
             assert not node.controller.context.suspected_broker_ids
             cluster.nodes[2].broker.is_up = False  # the others are refused by now
             await cluster.until(lambda: state(node).leader == 3, "another leader")
+
+    simulated(story())
+
+
+def test_a_broker_that_answers_while_others_are_asked_is_not_suspected() -> None:
+    """No answer is to come that would end the suspicion."""
+
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster, host=None)
+            before = state(node)
+            connect = cluster.network.connect
+
+            async def connect_slowly(
+                broker_id: int, endpoint: Endpoint, *, timeout: float
+            ) -> BrokerConnection:
+                if broker_id != 2:
+                    await asyncio.sleep(1)
+                return await connect(broker_id, endpoint, timeout=timeout)
+
+            cluster.network.connect = connect_slowly  # type: ignore[method-assign]
+            for broker_id in (1, 3):
+                cluster.nodes[broker_id].broker.refused_by = lambda broker_id: True
+            cluster.nodes[2].broker.is_up = False
+            topic = NewTopic("waits", assignments=[(0, [2])])
+            creation = asyncio.ensure_future(node.controller.create_topics([topic]))
+            await cluster.until(lambda: node.controller._active.suspected._inquiries, "questions")  # type: ignore[union-attr]
+            cluster.nodes[2].broker.is_up = True
+            await creation  # broker 2 has answered
+            await asyncio.sleep(10)
+            await cluster.settle()
+            assert not node.controller.context.suspected_broker_ids
+            assert state(node) == before
 
     simulated(story())
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from typing import NamedTuple
 
 from tidelog.controller.broker_changes import BrokerChanges
 from tidelog.controller.event_manager import ControllerState
@@ -35,12 +37,21 @@ ASK_AGAIN_SECONDS = 1.0
 _log = logging.getLogger("tidelog.controller")
 
 
+class _Refusal(NamedTuple):
+    """A broker that refuses connections: its epoch, and how often it had answered after a refusal before."""
+
+    broker_id: int
+    epoch: int
+    answers: int
+
+
 class SuspectedBrokers:
     def __init__(self, term: ControllerTerm, brokers: BrokerChanges) -> None:
         self._term = term
         self._context = term.context
         self._brokers = brokers
         self._inquiries: dict[int, asyncio.Task[None]] = {}
+        self._answers: Counter[int] = Counter()
         term.channels.on_refused = self.refused
         term.channels.on_answered = self.answered
 
@@ -52,18 +63,19 @@ class SuspectedBrokers:
         """The address of a broker refused connections, so many in a row."""
         if times < REFUSALS or not self._may_suspect(broker_id):
             return
-        epoch = self._context.broker_epoch(broker_id)
+        refusal = _Refusal(broker_id, self._context.broker_epoch(broker_id), self._answers[broker_id])
         if self._is_on_this_host(broker_id):
-            self._put_suspicion(broker_id, epoch)
+            self._put_suspicion(refusal)
         elif broker_id not in self._inquiries:
             inquiry = asyncio.get_running_loop().create_task(
-                self._inquire(broker_id, epoch), name=f"is-broker-{broker_id}-gone"
+                self._inquire(refusal), name=f"is-broker-{broker_id}-gone"
             )
             self._inquiries[broker_id] = inquiry
             inquiry.add_done_callback(lambda _: self._inquiries.pop(broker_id))
 
     def answered(self, broker_id: int) -> None:
         """A broker answered a request in the epoch of its registration, after connections were refused."""
+        self._answers[broker_id] += 1
         if broker_id in self._context.suspected_broker_ids:
             self._term.put(ControllerState.BROKER_CHANGE, "BrokerAnswers", lambda: self._clear(broker_id))
 
@@ -85,15 +97,16 @@ class SuspectedBrokers:
 
     # --- other brokers
 
-    async def _inquire(self, broker_id: int, epoch: int) -> None:
+    async def _inquire(self, refusal: _Refusal) -> None:
         """Ask other brokers, and suspect the broker as soon as one is refused, too."""
+        broker_id = refusal.broker_id
         others = self._context.live_broker_ids - {broker_id, self._term.parts.broker_id}
         asked = self._term.parts.rng.sample(sorted(others), min(len(others), WITNESSES))
         questions = [asyncio.ensure_future(self._is_refused_too(other, broker_id)) for other in asked]
         try:
             for question in asyncio.as_completed(questions):
                 if await question:
-                    self._put_suspicion(broker_id, epoch)
+                    self._put_suspicion(refusal)
                     return
             await asyncio.sleep(ASK_AGAIN_SECONDS)
         finally:
@@ -128,14 +141,15 @@ class SuspectedBrokers:
 
     # --- events
 
-    def _put_suspicion(self, broker_id: int, epoch: int) -> None:
-        self._term.put(
-            ControllerState.BROKER_CHANGE, "BrokerSuspicion", lambda: self._suspect(broker_id, epoch)
-        )
+    def _put_suspicion(self, refusal: _Refusal) -> None:
+        self._term.put(ControllerState.BROKER_CHANGE, "BrokerSuspicion", lambda: self._suspect(refusal))
 
-    async def _suspect(self, broker_id: int, epoch: int) -> None:
+    async def _suspect(self, refusal: _Refusal) -> None:
+        broker_id, epoch, answers = refusal
         if not self._may_suspect(broker_id) or self._context.broker_epoch(broker_id) != epoch:
             return
+        if self._answers[broker_id] != answers:
+            return  # it is back, and no later answer would end the suspicion
         _log.warning("broker %d refuses connections: its leaderships move to others", broker_id)
         self._context.begin_suspicion(broker_id)
         await self._brokers.move_leaders(broker_id)
