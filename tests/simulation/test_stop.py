@@ -6,11 +6,17 @@ import json
 
 import pytest
 
+from tidelog import AsyncAdmin, NewTopic
 from tidelog.metadata.paths import CONTROLLER
 from tidelog.simulation.cluster import SimBroker, SimCluster
+from tidelog.simulation.process import Process
 from tidelog.simulation.world import World
 
 MOST_SECONDS = 15.0
+
+
+PATIENT = {"controlled.shutdown.retry.backoff.ms": "5000"}
+"""Kafka's default: a broker that asks again is not within moments of its end."""
 
 
 class Run:
@@ -18,7 +24,7 @@ class Run:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.cluster = SimCluster(world, 3)
+        self.cluster = SimCluster(world, 3, PATIENT)
         assert self.cluster.zookeeper is not None
         self.zookeeper = self.cluster.zookeeper
         self.cluster.start()
@@ -28,12 +34,29 @@ class Run:
         self.controller = next(broker for broker in self.cluster.brokers if broker.id == elected)
         self.other = next(broker for broker in self.cluster.brokers if broker.id != elected)
 
+    def create_topic(self, replicas: int) -> None:
+        """Create a topic whose replicas are all in sync."""
+
+        async def main(_: Process) -> None:
+            async with AsyncAdmin({"bootstrap.servers": self.cluster.bootstrap}) as admin:
+                await admin.create_topics([NewTopic("replicated", 6, replicas)])
+
+        client = self.world.start("admin", "client", main)
+        assert self.world.run(30.0, lambda: not client.is_alive)
+        assert self.world.run(1.0) is False  # leaders and followers begin
+
+    def ask_to_stop(self, *brokers: SimBroker) -> float:
+        """The seconds until all of them have stopped."""
+        began = self.world.now
+        for broker in brokers:
+            broker.stop()
+        stopped = self.world.run(300.0, lambda: all(broker.process is None for broker in brokers))
+        assert stopped, self.world.history.text(30)
+        return self.world.now - began
+
     def stop(self, broker: SimBroker) -> float:
         """The seconds that a stop takes."""
-        began = self.world.now
-        broker.stop()
-        assert self.world.run(300.0, lambda: broker.process is None), self.world.history.text(30)
-        return self.world.now - began
+        return self.ask_to_stop(broker)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,3 +88,18 @@ def test_a_controlled_shutdown_takes_moments() -> None:
         run = Run(world)
         assert run.stop(run.other) < 1.0
         assert "stopping without a controlled shutdown" not in world.history.text()
+
+
+def test_the_last_broker_does_not_wait_for_others_to_lead() -> None:
+    with World(4).running() as world:
+        run = Run(world)
+        run.create_topic(3)
+        for broker in reversed(run.cluster.brokers):
+            assert run.stop(broker) < 2.0, broker.name
+
+
+def test_brokers_that_stop_together_do_not_wait_for_each_other_to_lead() -> None:
+    with World(5).running() as world:
+        run = Run(world)
+        run.create_topic(3)
+        assert run.ask_to_stop(*run.cluster.brokers) < 2.0

@@ -178,7 +178,10 @@ class BrokerChanges:
     # --- controlled shutdown
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
-        """Move leaderships away from a broker that wants to stop; returns those that stay with it.
+        """Move leaderships away from a broker that wants to stop; returns those that stay with it so far.
+
+        They stay for good, and none is returned, if no other broker is left or all others shut down, too: the
+        broker would ask again and wait in vain.
 
         Raises BrokerNotAvailable if the broker is not registered, StaleBrokerEpoch if it registered anew.
         """
@@ -199,7 +202,7 @@ class BrokerChanges:
             if len(context.replicas(partition)) > 1
         ]
         _log.info("broker %d shuts down; it still leads %d partitions", broker_id, len(remaining))
-        return remaining
+        return remaining if context.live_broker_ids else []
 
     async def move_leaders(self, broker_id: int) -> None:
         """Move leaderships to in-sync replicas on other brokers, and take the broker out of the ISRs."""

@@ -66,6 +66,8 @@ class BrokerProcess:
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(min(INTERNAL_MIN_ISR, replicas)),
+            # They stop together: a leadership that cannot move at once has nowhere to go.
+            "controlled.shutdown.max.retries": "1",
             **({} if options.security is None else {"advertised.listeners": ""}),
             **options.settings,
         }
@@ -220,7 +222,13 @@ class LocalCluster:
                 lost(broker)
 
     def stop(self) -> None:
-        """Stop the brokers one after the other, the newest first, then ZooKeeper."""
+        """Stop the brokers one after the other, the newest first, then ZooKeeper.
+
+        Without ZooKeeper they stop at the same time: no leadership moves, and each waits a while for it.
+        """
+        if not self.zookeeper.running:
+            for broker in self.brokers:
+                broker.ask_to_stop()
         for broker in reversed(self.brokers):
             broker.stop()
         self.zookeeper.stop()
