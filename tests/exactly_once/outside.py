@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from tests.support.contents import read_with_client, read_with_fetch
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
 from tests.support.routing import routed_connection
-from tests.support.wait import eventually
+from tests.support.wait import answered, eventually, known
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -17,6 +17,7 @@ from tidelog.simulation.checks.transaction_history import Entry, Partition
 
 GONE = (ConnectionClosed, NoAnswer, OSError)
 NO_OFFSET = -1
+READ_SECONDS = 30.0
 
 
 def ends(bootstrap: str, partitions: Iterable[Partition], *, stable: bool) -> dict[Partition, int] | None:
@@ -122,11 +123,11 @@ def read_final(
     readers = {"confluent-kafka": _with_confluent, "kafka-python": _with_kafka_python, "fetch": _with_fetch}
     read = readers[client]
     final = Final(who)
-    eventually(lambda: ends(bootstrap, partitions, stable=True), "every partition has a leader", 30)
+    eventually(lambda: ends(bootstrap, partitions, stable=True), "every partition has a leader", patience)
     final.committed = read(bootstrap, partitions, True)
     final.uncommitted = read(bootstrap, partitions, False)
-    final.ends = ends(bootstrap, partitions, stable=False) or {}
-    final.stable_ends = ends(bootstrap, partitions, stable=True) or {}
+    final.ends = known(lambda: ends(bootstrap, partitions, stable=False), "the ends", patience)
+    final.stable_ends = known(lambda: ends(bootstrap, partitions, stable=True), "stable ends", patience)
     for group in groups:
         final.offsets[group], final.waiting[group] = offsets_in_the_end(
             bootstrap, group, partitions, patience
@@ -155,6 +156,8 @@ def _with_fetch(bootstrap: str, partitions: Sequence[Partition], committed: bool
 def _with_kafka_python(
     bootstrap: str, partitions: Sequence[Partition], committed: bool
 ) -> dict[Partition, Log]:
+    from kafka.errors import KafkaError
+
     from kafka import KafkaConsumer, TopicPartition
 
     isolation = "read_committed" if committed else "read_uncommitted"
@@ -170,11 +173,16 @@ def _with_kafka_python(
     try:
         consumer.assign(places)
         consumer.seek_to_beginning()
-        until = consumer.end_offsets(places)
-        deadline = time.monotonic() + 30
-        while any(consumer.position(place) < until[place] for place in places):
-            assert time.monotonic() < deadline, f"kafka-python does not reach {until}"
+
+        def position(place: TopicPartition) -> int:
+            return answered(lambda: consumer.position(place), f"the position in {place}", (KafkaError,)) or 0
+
+        until = answered(lambda: consumer.end_offsets(places), "the ends of the logs", (KafkaError,))
+        last = time.monotonic()
+        while any(position(place) < until[place] for place in places):
+            assert time.monotonic() < last + READ_SECONDS, f"kafka-python does not reach {until}"
             for place, records in consumer.poll(timeout_ms=200).items():
+                last = time.monotonic()
                 found[place.topic, place.partition] += [
                     (record.offset, record.value.decode()) for record in records
                 ]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.wait import known
+from tests.support.wait import answered, known
 from tidelog.simulation.checks.group_checker import check
 from tidelog.simulation.checks.group_history import BROKER, Line
 
@@ -16,6 +16,26 @@ T = ("t", 0)
 def test_a_coordinator_that_cannot_answer_yet_is_asked_again() -> None:
     answers = iter((None, None, {}))
     assert known(lambda: next(answers), "the committed offsets", interval=0.0) == {}
+
+
+def test_a_question_that_a_broker_did_not_answer_is_asked_again() -> None:
+    answers = iter((TimeoutError("no answer"), ConnectionResetError("gone"), 3))
+
+    def ask() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert answered(ask, "the end of the log", (OSError,), interval=0.0) == 3
+
+
+def test_a_question_that_nobody_answers_in_time_fails() -> None:
+    def ask() -> int:
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError, match="no answer"):
+        answered(ask, "the end of the log", (OSError,), timeout=0.0, interval=0.0)
 
 
 def history(text: str) -> list[Line]:

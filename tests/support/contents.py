@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.support.raw import RawConnection
-from tests.support.routing import routed_connection
-from tests.support.wait import eventually
+from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
+from tests.support.routing import RoutedConnection, routed_connection
+from tests.support.wait import eventually, patience
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -26,6 +26,9 @@ LEADER_CHANGES = (
     ErrorCode.OFFSET_NOT_AVAILABLE,
 )
 COMMITTED = 1
+GONE = (ConnectionClosed, NoAnswer, OSError)
+AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
+"""What librdkafka says of brokers that are coming back."""
 
 Partition = tuple[str, int]
 
@@ -77,16 +80,19 @@ def read_with_client(
 
 def _read_to_end(consumer: Consumer, found: dict[Partition, Contents]) -> None:
     unread = set(found)
-    deadline = time.monotonic() + READ_SECONDS
+    limit = patience(READ_SECONDS)
+    last = time.monotonic()
     while unread:
-        assert time.monotonic() < deadline, f"not read to the end within {READ_SECONDS} s: {unread}"
+        assert time.monotonic() < last + limit, f"nothing read within {limit} s before the end of {unread}"
         for message in consumer.consume(500, 1.0):
             error, key = message.error(), (str(message.topic()), message.partition() or 0)
             if error is None:
                 found[key].records.append(_seen(message))
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
+                last = time.monotonic()
+            elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(key)
+            else:
+                assert error.retriable() or error.code() in AWAY, error
 
 
 def _seen(message: Message) -> SeenRecord:
@@ -151,7 +157,7 @@ def offset_at(connection: RawConnection, partition: Partition, timestamp: int) -
     def ask() -> ListOffsetsResponse.ListOffsetsPartitionResponse:
         return connection.ask(request, ListOffsetsResponse, 6).topics[0].partitions[0]
 
-    return _from_leader(ask, partition).offset
+    return _from_leader(connection, ask, partition).offset
 
 
 def _fetch(
@@ -172,7 +178,7 @@ def _fetch(
         assert answer.error_code == 0
         return answer.responses[0].partitions[0]
 
-    return _from_leader(ask, partition)
+    return _from_leader(connection, ask, partition)
 
 
 class _Answer(Protocol):
@@ -182,14 +188,20 @@ class _Answer(Protocol):
 A = TypeVar("A", bound=_Answer)
 
 
-def _from_leader(ask: Callable[[], A], partition: Partition) -> A:
-    """The answer of the leader. As every client does, ask again while a leader is being elected."""
+def _from_leader(connection: RawConnection, ask: Callable[[], A], partition: Partition) -> A:
+    """The answer of the leader. As every client does, ask again while a leader is elected or comes back."""
+    finds_others = isinstance(connection, RoutedConnection)
 
-    def answered() -> A | None:
-        answer = ask()
+    def from_leader() -> A | None:
+        try:
+            answer = ask()
+        except GONE:
+            if finds_others:
+                return None
+            raise
         return None if answer.error_code in LEADER_CHANGES else answer
 
-    answer = eventually(answered, f"the leader of {partition} answers", READ_SECONDS)
+    answer = eventually(from_leader, f"the leader of {partition} answers", patience(READ_SECONDS))
     assert answer.error_code == 0
     return answer
 

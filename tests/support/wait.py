@@ -29,6 +29,25 @@ def known(ask: Callable[[], T | None], what: str, timeout: float = 10.0, interva
     return answer
 
 
+def answered(
+    ask: Callable[[], T],
+    what: str,
+    errors: tuple[type[Exception], ...],
+    timeout: float = 60.0,
+    interval: float = 0.2,
+) -> T:
+    """The first result of `ask`. It is asked again after one of these errors: a broker may be coming back."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return ask()
+        except errors as error:
+            if time.monotonic() >= deadline:
+                error.add_note(f"{what}: not answered within {timeout} s")
+                raise
+        time.sleep(interval)
+
+
 async def eventually_async(
     probe: Callable[[], T | None], what: str, timeout: float = 10.0, interval: float = 0.005
 ) -> T:
