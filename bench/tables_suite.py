@@ -130,6 +130,7 @@ def merge(bench: Bench) -> list[Figure]:
         figure("tables merge cpu", turns.ratios("cpu"), turns.note("cpu", "CPU-s")),
         figure("tables merge memory", turns.now("peak")),
         figure("tables merge read", turns.ratios("read"), turns.note("read", "CPU-s")),
+        figure("tables merge first read", turns.ratios("first read"), turns.note("first read", "CPU-s")),
     ]
 
 

@@ -193,6 +193,7 @@ TARGETS: dict[str, Target] = {
     "tables merge cpu": Target("its CPU, to the append before", "times", 2),
     "tables merge memory": Target("its driver's memory", "MB"),
     "tables merge read": Target("that table read, CPU, to before", "times", 0.1),
+    "tables merge first read": Target("the same, the first time in a JVM", "times", 0.1),
     "tables commits": Target("a commit after 10,000 batches to one after 100, CPU", "times", 1.5),
     "tables rings": Target("rings, 200,000 invitations a day, CPU, to before", "times", 0.1),
     "tables rings many": Target("rings, 1,000,000 invitations a day", "s"),

@@ -13,10 +13,9 @@ from datetime import date
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.table import TableMerger
 
 from tests.tables.arrow_rows import frame, without_spark
-from tidelog.spark.tables import TableError, Tables
+from tidelog.spark.tables import TableError, Tables, keyed
 from tidelog.spark.tables import tables as tables_module
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog
@@ -24,7 +23,11 @@ from tidelog.spark.tables.delta_log import DeltaLog
 EVENTS, BALANCES = "events", "balances"
 ROWS = 6
 DAYS = (date(2026, 11, 14), date(2026, 11, 15))
-STEPS = ("write", "commit", "committed", "merge", "merged", "compact-write", "compact-commit", "compacted")
+STEPS = (
+    *("write", "commit", "committed"),
+    *("merge", "merge-write", "merged"),
+    *("compact-write", "compact-commit", "compacted"),
+)
 AT = 2
 """The batch in which the steps are."""
 
@@ -81,7 +84,8 @@ def main(root: str, step: str, batches: int) -> None:
     steps = Steps(step)
     steps.around(tables_module, "write_files", "", "write")
     steps.around(DeltaTable, "create_write_transaction", "commit", "committed")
-    steps.around(TableMerger, "execute", "merge", "merged")
+    steps.around(keyed, "merge", "merge", "merged")
+    steps.around(keyed.Rewrite, "run", "", "merge-write")
     steps.around(Compactor, "_rewrite", "", "compact-write")
     steps.around(DeltaLog, "replace", "compact-commit", "compacted")
     tables = without_spark(root)

@@ -16,14 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from deltalake.table import TableAlterer, TableMerger
+from deltalake.table import TableAlterer
 
 from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
 from tidelog.spark.tables import Fenced, ForeignCheckpoint, TableError, Tables, task_files
 from tidelog.spark.tables.delta_log import DeltaLog
+from tidelog.spark.tables.keyed import Rewrite
 from tidelog.spark.tables.live_files import live_paths
 from tidelog.spark.tables.store import Store
+from tidelog.spark.tables.task_files import WrittenFile
 
 DAYS = (date(2026, 11, 14), date(2026, 11, 15))
 
@@ -36,7 +38,6 @@ STEPS: tuple[tuple[type, str], ...] = (
     (DeltaTable, "create"),
     (DeltaTable, "create_write_transaction"),
     (TableAlterer, "add_columns"),
-    (TableMerger, "execute"),
     (pq.ParquetWriter, "write_table"),
     (pq.ParquetWriter, "close"),
 )
@@ -182,14 +183,16 @@ def test_a_merge_killed_at_any_step_leaves_one_row_for_each_key(tmp_path: Path) 
     shutil.copytree(tmp_path / "base", tmp_path / "count")
     with dying() as steps:
         balances(without_spark(tmp_path / "count"), 1, ann=10, cat=3)
-    assert steps == ["TableMerger.execute"]
-    for after in (False, True):
-        root = tmp_path / f"{after}"
+    write = "ParquetWriter.write_table"
+    assert steps == [write, "ParquetWriter.close", "DeltaTable.create_write_transaction"]
+    for at, after in points(len(steps), short=3):
+        root = tmp_path / f"{at} {after}"
         shutil.copytree(tmp_path / "base", root)
         tables = without_spark(root)
-        with pytest.raises(Killed), dying(1, after=after):
+        with pytest.raises(Killed), dying(at, after=after):
             balances(tables, 1, ann=10, cat=3)
-        assert held(tables) == ({"ann": 10, "ben": 2, "cat": 3} if after else {"ann": 1, "ben": 2})
+        committed = (at, after) == (len(steps), True)
+        assert held(tables) == ({"ann": 10, "ben": 2, "cat": 3} if committed else {"ann": 1, "ben": 2})
         balances(tables, 1, ann=10, cat=3)
         assert held(tables) == {"ann": 10, "ben": 2, "cat": 3}
 
@@ -279,20 +282,23 @@ def test_null_is_a_key_and_missing_columns_become_null(tmp_path: Path) -> None:
 def test_two_writers_of_a_keyed_table_both_count(tmp_path: Path) -> None:
     tables, other = without_spark(tmp_path), without_spark(tmp_path)
     balances(tables, 0, ann=1)
-    execute = TableMerger.execute
+    run = Rewrite.run
     raced: list[int] = []
 
-    def slowly(self: TableMerger) -> dict[str, object]:
+    def slowly(self: Rewrite) -> list[WrittenFile]:
+        found = run(self)
         if not raced:
             raced.append(1)
             columns = {"user_id": pa.array(["ben"]), "balance": pa.array([7], pa.int64())}
             other.write(frame(columns), "balances", writer="other", batch=0, keys=("user_id",))
-        return execute(self)
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TableMerger, "execute", slowly)
+        patch.setattr(Rewrite, "run", slowly)
         balances(tables, 1, ann=2, cat=3)
     assert held(tables) == {"ann": 2, "ben": 7, "cat": 3}
+    # The files of the refused commit are gone: that of each of the three commits is left.
+    assert len(list((tmp_path / "balances").glob("*.parquet"))) == 3
 
 
 def test_columns_may_be_added_but_not_changed(tmp_path: Path) -> None:

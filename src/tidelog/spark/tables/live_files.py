@@ -39,8 +39,12 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
     """The files of a snapshot, from its log alone."""
     import pyarrow as pa
 
+    return files_of(table, pa.table(table.get_add_actions(flatten=True)))
+
+
+def files_of(table: DeltaTable, actions: pa.Table) -> list[LiveFile]:
+    """The files of the flat add actions of a snapshot, in the same order."""
     names = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions(flatten=True))
     values = [actions[f"partition.{name}"].to_pylist() for name in names]
     # The log has paths as parts of URIs, and writes those of new actions in that form.
     paths = [unquote(path) for path in actions["path"].to_pylist()]

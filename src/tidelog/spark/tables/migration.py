@@ -138,7 +138,7 @@ class Migration:
         files = [file for file in old.files if file.name in batch.files]
         if old.keys:
             rows = self._table(old, files)
-            keyed.merge(self._log, snapshot, name, rows, old.keys)
+            keyed.merge(self.store, self._log, snapshot, name, rows, old.keys)
         else:
             self._log.commit(snapshot, name, list(self._references(old, files)))
 

@@ -106,7 +106,7 @@ class Tables:
         if keys:
             changed = in_utc(rows.toArrow())
             with self.store.errors():
-                keyed.merge(target, snapshot, name, changed, tuple(keys))
+                keyed.merge(self.store.below(table), target, snapshot, name, changed, tuple(keys))
             return int(changed.num_rows)
         files = write_files(rows, Target(self.store.below(table), tuple(partition_by)))
         self._commit(target, snapshot, name, files)
