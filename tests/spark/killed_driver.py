@@ -103,8 +103,8 @@ class Drivers:
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable, **self.environment, **env},
             )
 
-    def run(self, plan: dict[str, object] | None, *pipelines: str) -> int:
-        process = self.start(plan, *pipelines)
+    def run(self, plan: dict[str, object] | None, *pipelines: str, prefix: tuple[str, ...] = ()) -> int:
+        process = self.start(plan, *pipelines, prefix=prefix)
         try:
             return process.wait(patience(SECONDS))
         finally:
@@ -120,10 +120,10 @@ class Drivers:
             assert self.overloaded(), f"ended with {code}: {self.told()}"
         raise AssertionError(self.told())
 
-    def finish(self, *pipelines: str) -> None:
+    def finish(self, *pipelines: str, prefix: tuple[str, ...] = ()) -> None:
         """A run to the end of the log. A machine that is too busy for Spark gets another chance."""
         for _ in range(ATTEMPTS):
-            code = self.run(None, *pipelines)
+            code = self.run(None, *pipelines, prefix=prefix)
             if code == 0:
                 return
             assert self.overloaded(), f"ended with {code}: {self.told()}"

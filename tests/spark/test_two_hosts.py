@@ -74,11 +74,7 @@ def test_of_two_hosts_one_runs_the_pipeline_and_the_other_takes_it_over(
         for driver in drivers:
             end(driver)
     hosts[loser].arguments = ()
-    heir = hosts[loser].start(None, PIPELINE, prefix=APART)
-    try:
-        assert heir.wait(patience(SECONDS)) == 0, hosts[loser].told()
-    finally:
-        end(heir)
+    hosts[loser].finish(PIPELINE, prefix=APART)
     expected = recomputed(hands.bootstrap, PIPELINE)
     assert table_faults(readers(f"{tmp_path}/data/tables", spark), expected) == []
     values = map(json.loads, hands.log("ml_balances"))

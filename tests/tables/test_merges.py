@@ -12,13 +12,14 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
 from tidelog.spark.tables import TableError, Tables, keyed, task_files
 from tidelog.spark.tables.key_lookup import KeyLookup
 from tidelog.spark.tables.live_files import live_paths
+from tidelog.spark.tables.task_files import WrittenFile
 
 Row = dict[str, object]
 SCHEMA = pa.schema(
@@ -187,6 +188,32 @@ def test_an_empty_text_that_names_a_folder_is_the_key_null(tmp_path: Path) -> No
     assert tables.delta("odd").to_pyarrow_table().to_pylist() == [{"part": None, "n": 2}]
     with pytest.raises(TableError, match="2 rows with part None"):
         write(3, "", None)
+
+
+@pytest.mark.parametrize("rival", ["append", "delete"])
+def test_a_commit_of_another_program_beside_a_merge_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rival: str
+) -> None:
+    tables = without_spark(tmp_path)
+    users(tables, 0, ["a", "b"], 0)
+    run = keyed.Rewrite.run
+    raced: list[str] = []
+
+    def slowly(self: keyed.Rewrite) -> list[WrittenFile]:
+        found = run(self)
+        if not raced:
+            raced.append(rival)
+            if rival == "append":
+                row = pa.table({"name": ["c"], "value": pa.array([5], pa.int64())})
+                write_deltalake(tables.uri("users"), row, mode="append")
+            else:
+                tables.delta("users").delete("name = 'b'")
+        return found
+
+    monkeypatch.setattr(keyed.Rewrite, "run", slowly)
+    users(tables, 1, ["a", "c"], 1)
+    rows = sorted((row["name"], row["value"]) for row in tables.delta("users").to_pyarrow_table().to_pylist())
+    assert rows == ([("a", 1), ("b", 0), ("c", 1)] if rival == "append" else [("a", 1), ("c", 1)])
 
 
 def test_rows_of_files_without_a_newer_column_get_nulls(tmp_path: Path) -> None:

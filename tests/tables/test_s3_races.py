@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from tests.support.s3 import S3, s3_server
 from tests.support.scale import scale
 from tests.support.versitygw import versitygw
+from tests.support.wait import patience
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.store import Store, s3_options
 
@@ -43,7 +44,7 @@ def writer(server: S3, name: str, app: str) -> subprocess.Popen[str]:
 
 def finished(*processes: subprocess.Popen[str]) -> list[list[int]]:
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        outputs = [process.communicate(timeout=patience(120))[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -20,7 +20,7 @@ data_option = click.option(
     metavar="DIR",
     default=DATA,
     show_default=True,
-    help="The folder of tables, checkpoints and status, or any path that Spark can write.",
+    help="The folder of tables, checkpoints and status: a local or shared one, s3:// or hdfs://.",
 )
 checkpoints_option = click.option(
     "--checkpoints",

@@ -225,15 +225,21 @@ class DeltaLog:
 
         self.attempt(snapshot, batch, act, rewrites=bool(removes))
 
-    def attempt(self, snapshot: Snapshot, batch: Batch, act: Act, *, rewrites: bool) -> None:
+    def attempt(
+        self, snapshot: Snapshot, batch: Batch, act: Act, *, rewrites: bool, serial: bool = False
+    ) -> None:
         """Call `act` on the snapshot, and on newer ones while other writers are faster.
 
-        `rewrites` says that the commit may remove files.
+        `rewrites` says that the commit may remove files. `serial` refuses it after any other commit since the
+        snapshot, also one that Delta sees no conflict with.
         """
         attempt = uuid.uuid4().hex
         for _ in range(COMMIT_ATTEMPTS):
             try:
-                act(snapshot.table, properties(batch, attempt, snapshot.version if rewrites else None))
+                held = properties(batch, attempt, snapshot.version if rewrites else None)
+                if serial:
+                    held.max_commit_retries = 0
+                act(snapshot.table, held)
                 return
             except CommitFailedError as error:
                 refusal = error

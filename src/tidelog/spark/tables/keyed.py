@@ -64,7 +64,8 @@ def merge(
             _discard(store, log, written)
             raise
 
-    log.attempt(snapshot, batch, act, rewrites=True)
+    # Rows that another program appended since the snapshot may have keys of the batch.
+    log.attempt(snapshot, batch, act, rewrites=True, serial=True)
 
 
 class Rewrite:
