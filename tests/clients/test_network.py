@@ -133,7 +133,7 @@ def test_silence_ends_the_connection_and_everything_on_it() -> None:
             await first
         with pytest.raises(NetworkException, match="was not answered in time"):
             await second
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 8
         assert connection.closed
         with pytest.raises(NetworkException, match="is closed"):
             await connection.call(MetadataRequest(topics=[]), MetadataResponse)
@@ -150,9 +150,9 @@ def test_where_nobody_can_be_reached_every_address_is_named() -> None:
             ):
                 await network.any_connection()
             with pytest.raises(
-                TimeoutException, match="'t' is not in the metadata after 100 ms: no broker can be reached"
+                TimeoutException, match="'t' is not in the metadata after 1000 ms: no broker can be reached"
             ):
-                await network.topic("t", timeout=0.1)
+                await network.topic("t", timeout=1.0)
 
     asyncio.run(main())
 
@@ -209,7 +209,7 @@ def asked(broker: FakeBroker, times: int) -> Callable[[], bool]:
     return lambda: broker.metadata_requests >= times
 
 
-@pytest.mark.parametrize("request_timeout_ms", [20, 30_000])
+@pytest.mark.parametrize("request_timeout_ms", [100, 30_000])
 def test_a_client_starts_again_where_its_brokers_give_no_metadata_for_so_long(
     request_timeout_ms: int,
 ) -> None:
@@ -248,7 +248,7 @@ def test_a_client_starts_again_where_its_brokers_give_no_metadata_for_so_long(
 def test_a_client_does_not_start_again_before_its_time(settings: dict[str, object]) -> None:
     async def main(bootstrap: FakeBroker, silent: FakeBroker) -> None:
         silent.metadata_answer = SILENCE
-        async with client(bootstrap.bootstrap, request_timeout_ms=30, **settings) as network:
+        async with client(bootstrap.bootstrap, request_timeout_ms=100, **settings) as network:
             await network.topic("t", timeout=5)
             await moved_to(network, silent)
             before = bootstrap.metadata_requests
@@ -353,6 +353,23 @@ def test_an_idle_connection_is_closed() -> None:
         asyncio.run(main(broker))
 
 
+def test_a_topic_that_somebody_waits_for_is_in_use() -> None:
+    """Also where the cluster gives no metadata for longer than a topic may be idle."""
+
+    async def main(broker: FakeBroker) -> None:
+        broker.metadata_answer = SILENCE
+        async with client(broker.bootstrap, request_timeout_ms=100, metadata_max_age_ms=20) as network:
+            network.topic_idle_ms = 50
+            waiting = asyncio.create_task(network.topic("late", timeout=10))
+            await network.wait_for(asked(broker, 5), 20, "not asked again")
+            broker.metadata_answer = None
+            assert (await waiting).partitions
+            assert "late" in network.topics
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+
+
 def test_topics_that_nobody_uses_are_forgotten() -> None:
     async def main(broker: FakeBroker) -> None:
         async with client(broker.bootstrap, metadata_max_age_ms=20) as network:
@@ -370,11 +387,11 @@ def test_a_broker_that_asked_for_a_pause_is_left_alone() -> None:
         async with client(broker.bootstrap) as network:
             connection = await network.connection((await network.topic("t", timeout=5)).partitions[0].leader)
             assert network.connection_if_ready(1) is connection
-            connection.throttle(150)
-            assert network.connection_if_ready(1) is None
             begun = time.monotonic()
+            connection.throttle(500)
+            assert network.connection_if_ready(1) is None
             assert await network.connection(1) is connection
-            assert time.monotonic() - begun > 0.1
+            assert time.monotonic() - begun >= 0.499
 
     with FakeBroker(lambda batch: SILENCE) as broker:
         asyncio.run(main(broker))

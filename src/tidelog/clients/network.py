@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -84,6 +85,7 @@ class NetworkClient:
         self._warnings = RepeatedWarnings()
         self._missing: set[str] = set()
         self._waiters: list[asyncio.Future[None]] = []
+        self._awaited: Counter[str] = Counter()  # topics and how many callers of `topic` wait for each
         self._unreachable = False
         self._trying_since: float | None = None
         self.closed = False
@@ -199,12 +201,18 @@ class NetworkClient:
 
         if not known():
             self.request_refresh((name,))
+            self._awaited[name] += 1
             try:
                 await self.wait_for(known, timeout, f"topic {name!r} is not in the metadata")
             except TimeoutException as error:
                 if self.view.errors.get(name) != UnknownTopicOrPartition.code or self.last_error is not None:
                     raise
                 raise UnknownTopicException(f"{error}: {UnknownTopicOrPartition()}") from None
+            finally:
+                self._awaited[name] -= 1
+                if not self._awaited[name]:
+                    del self._awaited[name]
+                self.topics[name] = self._links.now()
         return self.view.topics[name]
 
     async def wait_for(self, condition: Callable[[], bool], timeout: float | None, missing: str) -> None:
@@ -340,7 +348,7 @@ class NetworkClient:
         if self.topic_idle_ms is None:
             return
         oldest = self._links.now() - self.topic_idle_ms / 1000
-        idle = [name for name, used in self.topics.items() if used < oldest]
+        idle = [name for name, used in self.topics.items() if used < oldest and not self._awaited[name]]
         for name in idle:
             del self.topics[name]
         self.view.forget_topics(idle)
