@@ -94,6 +94,42 @@ def test_a_broker_that_is_not_there_ends_a_tool_with_1(
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "--list"),
+        ("groups", "--list"),
+        ("client-metrics", "--list"),
+        ("acls", "--list"),
+        ("reassign-partitions", "--list"),
+        ("consumer-groups", "--list"),
+        ("health",),
+    ],
+)
+def test_a_failure_is_not_among_output_for_programs(arguments: tuple[str, ...]) -> None:
+    call = [*arguments, "--bootstrap-server", NOBODY, "--output", "json"]
+    result = CliRunner().invoke(main, call)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert NOBODY in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("health",),
+        ("top", "--once"),
+        ("get-offsets",),
+        ("broker-api-versions",),
+        ("configs", "--describe", "--entity-type", "brokers"),
+    ],
+)
+def test_a_refused_connection_is_told_at_once(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, [*arguments, "--bootstrap-server", NOBODY])
+    assert result.exit_code == 1
+    assert f"cannot connect to {NOBODY}" in result.stderr
+    assert "not within" not in result.stderr
+
+
 # Kafka has no tools of these names to be like.
 OURS_ALONE = {"start", "demo", "console", "adopt", "cluster", "zookeeper", "tree", "security", "config-docs"}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.client_tools import NewName, Tool, make_topic, tool
+from tests.cli.client_tools import NewName, Tool, assert_content_without_reader, make_topic, start, tool
 from tidelog.clients.producer.blocking import Producer
 
 __all__ = ["tool"]
@@ -129,7 +130,7 @@ def test_an_input_that_does_not_fit_names_the_record(tool: Tool, new_name: NewNa
     assert "no topic" in tool("produce", "-J", given="{}").stderr
     refused = tool("produce", "no/topic", given="a\n")
     assert refused.exit_code == 1
-    assert "1 records were not written" in refused.stderr
+    assert "1 record was not written: topic 'no/topic': a name has 1 to 249 letters" in refused.stderr
 
 
 def test_schema_files(tool: Tool, new_name: NewName, tmp_path: Path) -> None:
@@ -176,6 +177,10 @@ def test_transactions(bootstrap: str, tool: Tool, new_name: NewName) -> None:
         (("-o", "nonsense"), "--offset nonsense"),
         (("-f", "%q"), "%q is unknown"),
         (("-r", "("), "is not a regular expression"),
+        (("-r", "(?i)x"), "do not go together"),
+        (("-p", "²"), "--partitions is '²'"),
+        (("--meta-only", "-f", "%v"), "--meta-only goes with -f json"),
+        (("--meta-only", "-J"), "--meta-only goes with -f json"),
         (("--value-schema", "x.txt"), "no schema file"),
     ],
 )
@@ -188,3 +193,56 @@ def test_wrong_calls(tool: Tool, arguments: tuple[str, ...], words: str) -> None
 def test_a_topic_or_partition_that_is_not_there(tool: Tool, topic: str, new_name: NewName) -> None:
     assert "does not exist" in tool("consume", new_name("missing"), "-o", ":end").stderr
     assert "no partition 7" in tool("consume", topic, "-o", ":end", "-p", "7").stderr
+    written = tool("produce", topic, "-p", "7", given="x\n")
+    assert "has no partition 7: it has partitions 0 to 1" in written.stderr
+    unmatched = tool("consume", "-r", new_name("missing") + ".*", "-o", ":end")
+    assert (unmatched.exit_code, "no topic matches" in unmatched.stderr) == (1, True)
+    other_case = tool("consume", "-r", "(?i)" + topic.upper(), "-o", ":1", "-f", r"%p:%o\n")
+    assert offsets(other_case.stdout) == ["0:0", "1:0"]
+
+
+def test_an_offset_that_no_record_has_yet_is_waited_for(bootstrap: str, topic: str) -> None:
+    process = start(bootstrap, "consume", topic, "-o", "11", "-n", "1", "-f", r"%p:%o %v\n")
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "waiting for offset 11: the log ends at 10\n"
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            for text in ("ten", "eleven"):
+                producer.send(topic, text.encode(), partition=1)
+        assert process.communicate(timeout=30)[0] == "1:11 eleven\n"
+    finally:
+        process.kill()
+
+
+def test_a_reader_that_has_enough_ends_an_idle_consume(bootstrap: str, topic: str) -> None:
+    process = start(bootstrap, "consume", topic, "-f", r"%o\n")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    assert_content_without_reader(process)
+
+
+def test_ctrl_c_ends_the_search_for_a_broker() -> None:
+    process = start("127.0.0.1:1", "consume", "-r", "t.*")
+    try:
+        assert process.stderr is not None
+        assert "no broker can be reached" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+
+
+def test_hostile_json_is_text(tool: Tool, new_name: NewName) -> None:
+    name, deep = make_topic(tool, new_name("t")), "[" * 20_000
+    assert tool("produce", name, given=f"{deep}\n").exit_code == 0
+    assert json.loads(tool("consume", name, "-o", ":end", "-f", "%v{json}").stdout) == deep
+    refused = tool("produce", name, "-J", given=f"{deep}\n")
+    assert refused.exit_code == 1
+    assert "record 1 of the input: a line is no JSON: it is nested too deeply" in refused.stderr
+
+
+def test_produce_prints_what_it_knows(tool: Tool, new_name: NewName) -> None:
+    refused = tool("produce", new_name("t"), "-o", "%[", given="x\n")
+    assert (refused.exit_code, "are of consume" in refused.stderr) == (1, True)
+    large = tool("produce", new_name("t"), given="x" * 2_000_000)
+    assert "1 record was not written: a record of" in large.stderr

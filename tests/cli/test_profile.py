@@ -103,6 +103,15 @@ def test_settings_do_not_go_to_other_brokers(monkeypatch: pytest.MonkeyPatch) ->
     assert connects_to() == {"bootstrap.servers": "y:1"}
 
 
+def test_who_has_no_profile_is_told_how_to_make_one() -> None:
+    assert "tidelog profile create NAME" in run("list").stderr
+    alone = run()
+    assert alone.exit_code == 1
+    assert alone.stderr.startswith("Usage: ")
+    assert "Error" not in alone.stderr
+    assert "..." not in alone.stderr.partition("Commands:")[2]
+
+
 def test_passwords_are_references(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run("create", "p", "--bootstrap-servers", "p:1", "-s", "ssl.key.password=hunter2")
     assert refused.exit_code == 1
@@ -112,6 +121,10 @@ def test_passwords_are_references(home: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     assert refused.exit_code == 1
     assert "hunter2" not in refused.output
+    for text in ("password=hunter2;", "password = 'hunter2';", 'oauth.client.secret="hunter2"'):
+        setting = f"sasl.jaas.config=x.Y required {text}"
+        refused = run("create", "p", "--bootstrap-servers", "p:1", "-s", setting)
+        assert (refused.exit_code, "hunter2" in refused.output) == (1, False)
     create(
         "p", "p:1", "-s", f"sasl.jaas.config={JAAS.format('${env:PW}')}", "-s", "ssl.key.password=${file:pw}"
     )

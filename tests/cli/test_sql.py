@@ -177,7 +177,11 @@ def test_joins_with_files_and_forms(tool: Tool, topic: str, tmp_path: Path) -> N
 
 
 def test_mistakes_are_told_in_a_line(tool: Tool, topic: str) -> None:
-    for query, words in (("select * from nowhere", "nowhere"), (f'select nothing from "{topic}"', "nothing")):
+    for query, words in (
+        ("select * from nowhere", "there is no topic 'nowhere'"),
+        (f'select * from "{topic}s"', f"did you mean '{topic}'?"),
+        (f'select nothing from "{topic}"', "nothing"),
+    ):
         result = tool("sql", query)
         assert result.exit_code == 1
         assert words in result.stderr

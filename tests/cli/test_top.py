@@ -16,7 +16,7 @@ from tests.cli.test_terminals import HIDE_CURSOR, SHOW_CURSOR, Terminal, on_a_te
 from tests.support.group_members import Members
 from tests.support.wait import eventually
 from tidelog.cli.cluster_load import ClusterSample, load_between
-from tidelog.cli.top import arranged, next_sort, size, view
+from tidelog.cli.top import arranged, next_sort, rate, size, view
 from tidelog.testing import Broker
 
 __all__ = ["tool"]
@@ -75,6 +75,15 @@ def test_names_of_others_are_escaped() -> None:
     text = console.export_text()
     assert "\x1b" not in text
     assert "g\\x1b" in text
+
+
+def test_a_long_name_gives_way_to_figures() -> None:
+    long = replace(load_between(BEFORE, AFTER).topics[0], topic="x" * 249)
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(view(replace(load_between(BEFORE, AFTER), topics=[long]), "rate"))
+    (line,) = [line for line in console.export_text().splitlines() if "xxx…" in line]
+    figures = [rate(long.records_per_second), f"{size(long.bytes_per_second)}/s", size(long.bytes)]
+    assert " ".join(line.split()[1:]) == " ".join([f"{long.partitions}", *figures, f"{long.out_of_sync}"])
 
 
 def test_one_look_for_scripts(bootstrap: str, tool: Tool, new_name: NewName) -> None:

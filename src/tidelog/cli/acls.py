@@ -158,10 +158,10 @@ def acls(
             else:
                 remove_rules(rules, flags, force)
     except KafkaError as error:
-        click.echo(f"{FAILED}{error_text(error)}")
+        click.echo(f"{FAILED}{error_text(error)}", err=output != "text")
         ctx.exit(1)
     except (OSError, ValueError, TreeError) as error:
-        click.echo(f"{FAILED}{error}")
+        click.echo(f"{FAILED}{error}", err=output != "text")
         ctx.exit(1)
 
 

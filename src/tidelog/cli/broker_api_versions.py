@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.flags import bootstrap_server, valued
-from tidelog.cli.output import failing, open_admin, output_option, print_json, tool_command
+from tidelog.cli.output import connected_admin, failing, output_option, print_json, tool_command
 
 if TYPE_CHECKING:
     from tidelog.clients.admin import VersionRange
@@ -25,7 +25,7 @@ def broker_api_versions(
 ) -> None:
     """Print the APIs and versions of each broker, and the newest version that our clients support too."""
     found: list[tuple[BrokerNode, bool, dict[int, VersionRange]]] = []
-    with failing(), open_admin(bootstrap_server, command_config) as admin:
+    with failing(), connected_admin(bootstrap_server, command_config) as admin:
         cluster = admin.describe_cluster()
         for node in cluster.nodes:
             found.append((node, node.id in cluster.fenced, admin.describe_api_versions(node.id)))

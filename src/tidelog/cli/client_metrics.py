@@ -71,10 +71,11 @@ def client_metrics(
             else:
                 show(admin, name, output)
     except KafkaError as error:
-        click.echo(f"Error while executing client metrics command : {brief_words(error)}")
+        words = f"Error while executing client metrics command : {brief_words(error)}"
+        click.echo(words, err=output != "text")
         ctx.exit(1)
     except (OSError, ValueError) as error:
-        click.echo(f"Error while executing client metrics command : {error}")
+        click.echo(f"Error while executing client metrics command : {error}", err=output != "text")
         ctx.exit(1)
 
 

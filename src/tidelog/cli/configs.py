@@ -101,6 +101,7 @@ def configs(ctx: click.Context, /, **flags: object) -> None:
             in_zookeeper(str(flags["zookeeper"]), entities, flags)
             return
         with open_admin(bootstrap, None if file is None else str(file)) as admin:
+            admin.connect()
             if flags["describe"]:
                 describe(
                     admin, [(e.type, e.name) for e in entities], bool(flags["all"]), str(flags["output"])

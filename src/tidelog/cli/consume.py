@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -58,7 +59,7 @@ Line = Callable[["Shown"], bytes]
     help="json, or text with %t %p %o %k %v %h{...} %d %e %a %i and their modifiers: docs/cli.md.",
 )
 @click.option("-J", "--envelope", is_flag=True, help="Print kcat's JSON envelope, which produce -J reads.")
-@click.option("-n", "--num", type=click.IntRange(min=0), default=0, help="End after N records.")
+@click.option("-n", "--num", type=click.IntRange(min=0), default=0, help="End after N records; 0 for all.")
 @click.option("-p", "--partitions", metavar="N[,...]", help="Read only these partitions.")
 @click.option("-r", "--regex", is_flag=True, help="Topics are regular expressions of whole names.")
 @click.option(
@@ -134,6 +135,8 @@ class Reading:
         layout = str(flags["layout"])
         if flags["envelope"] and layout != "json":
             raise WrongUsage("-J does not go with --format", ctx)
+        if flags["meta_only"] and (flags["envelope"] or layout != "json"):
+            raise WrongUsage("--meta-only goes with -f json alone", ctx)
         terminal = sys.stdout.isatty()
         line: Line
         details = marks = False
@@ -173,7 +176,7 @@ def partition_numbers(text: object, ctx: click.Context) -> tuple[int, ...]:
     if text is None:
         return ()
     parts = str(text).split(",")
-    if not all(part.strip().isdigit() for part in parts):
+    if not all(part.strip().isdecimal() for part in parts):
         raise WrongUsage(f"--partitions is {text!r}; expected numbers such as 0,3", ctx)
     return tuple(int(part) for part in parts)
 
@@ -237,12 +240,14 @@ def read(reading: Reading) -> int:
     from tidelog.clients.errors import WakeupException
 
     try:
-        with Consumer(reading.settings) as consumer, Signals(consumer.wakeup) as signals:
-            if reading.details:
-                from tidelog.clients.consumer.details import read_details
+        with Consumer(reading.settings) as consumer:
+            spans = choose(consumer, reading)  # Ctrl-C ends it as it is: only polls notice a wakeup
+            with Signals(consumer.wakeup) as signals:
+                if reading.details:
+                    from tidelog.clients.consumer.details import read_details
 
-                read_details(consumer, control_records=reading.control_records)
-            RecordPrinter(reading, consumer).run()
+                    read_details(consumer, control_records=reading.control_records)
+                RecordPrinter(reading, consumer).run(spans)
     except WakeupException:
         return signals.exit_code
     return 0
@@ -258,9 +263,10 @@ class RecordPrinter:
         self._count = 0
         self._ends: dict[TopicPartition, int] = {}
         self._brokers: dict[tuple[str, int], int] = {}
+        self._first = first_offset(reading.wanted)
 
-    def run(self) -> None:
-        spans = choose(self._consumer, self._reading)
+    def run(self, spans: dict[TopicPartition, Span] | None) -> None:
+        """Print the records of `spans`; of all subscribed partitions without spans."""
         if spans is not None:
             self._ends = {name: span.end for name, span in spans.items() if span.end is not None}
             if not spans:
@@ -274,6 +280,8 @@ class RecordPrinter:
                 self._print(record)
             if records:
                 self._out.flush()
+            elif reader_is_gone():
+                return
             if bounded and self._at_the_ends():
                 return
 
@@ -291,7 +299,7 @@ class RecordPrinter:
 
         name = TopicPartition(record.topic, record.partition)
         end = self._ends.get(name)
-        if end is not None and record.offset >= end:
+        if record.offset < self._first or (end is not None and record.offset >= end):
             return
         self._count += 1
         reading = self._reading
@@ -337,14 +345,35 @@ def choose(consumer: Consumer, reading: Reading) -> dict[TopicPartition, Span] |
     consumer.assign(list(spans))
     for name, span in spans.items():
         consumer.seek(name, span.start)
+    first = first_offset(reading.wanted)
+    if spans and all(span.start < first for span in spans.values()):
+        last = max(span.start for span in spans.values())
+        click.echo(f"waiting for offset {first}: the log ends at {last}", err=True)
     return spans
+
+
+def first_offset(wanted: OffsetRange) -> int:
+    """The offset below which no record is printed."""
+    from tidelog.cli.formats.offsets import Anchor
+
+    return wanted.start.value if wanted.start.anchor is Anchor.OFFSET else 0
+
+
+def reader_is_gone() -> bool:
+    """Whether the program that read our pipe has ended: `consume | head -1` ends so."""
+    try:
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), select.POLLERR)
+    except (OSError, ValueError):  # no file descriptor: a test's buffer
+        return False
+    return any(events & select.POLLERR for _, events in watched.poll(0))
 
 
 def subscribe(consumer: Consumer, reading: Reading) -> None:
     if reading.regex:
-        pattern = one_pattern(reading.topics)
-        matching_topics(consumer, reading)  # fails if no broker answers
-        consumer.subscribe(pattern=pattern)
+        if not matching_topics(consumer, reading):  # fails if no broker answers
+            click.echo(f"no topic matches {' or '.join(reading.topics)}; waiting for one", err=True)
+        consumer.subscribe(pattern=one_pattern(reading.topics))
         return
     for topic in reading.topics:
         check_topic(consumer, topic)
@@ -364,13 +393,20 @@ def matching_topics(consumer: Consumer, reading: Reading) -> list[str]:
 
 
 def one_pattern(patterns: Iterable[str]) -> re.Pattern[str]:
-    """A pattern for names that any of these matches."""
+    """A pattern for names that any of these matches. Raises ValueError for what is no expression."""
+    compiled = []
     for text in patterns:
         try:
-            re.compile(text)
+            compiled.append(re.compile(text))
         except re.error as error:
             raise ValueError(f"{text} is not a regular expression: {error}") from None
-    return re.compile("|".join(f"(?:{text})" for text in patterns))
+    if len(compiled) == 1:
+        return compiled[0]
+    try:
+        return re.compile("|".join(f"(?:{each.pattern})" for each in compiled))
+    except re.error as error:
+        # Each is right alone: flags such as (?i) stand at the start of an expression only.
+        raise ValueError(f"the expressions do not go together: {error}; write (?i:...)") from None
 
 
 def chosen_partitions(consumer: Consumer, reading: Reading) -> list[TopicPartition]:
@@ -378,7 +414,10 @@ def chosen_partitions(consumer: Consumer, reading: Reading) -> list[TopicPartiti
     from tidelog.partitions import TopicPartition
 
     found: list[TopicPartition] = []
-    for topic in matching_topics(consumer, reading) if reading.regex else reading.topics:
+    topics = matching_topics(consumer, reading) if reading.regex else list(reading.topics)
+    if not topics:
+        raise UnknownTopicOrPartition(f"no topic matches {' or '.join(reading.topics)}")
+    for topic in topics:
         if not reading.regex:
             check_topic(consumer, topic)
             check_answered(consumer, reading.settings["bootstrap.servers"])

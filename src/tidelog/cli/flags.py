@@ -50,6 +50,9 @@ CODE_WORDS: dict[int, str] = {
 }
 
 
+TOPIC_NAME = "a name has 1 to 249 letters, digits, dots, dashes and underscores"
+
+
 class FlagDefault(str):
     """The default of a flag. A file of settings takes precedence over it."""
 
@@ -60,6 +63,10 @@ class WrongUsage(click.UsageError):
     exit_code = 1
 
 
+class NoSubcommand(click.exceptions.NoArgsIsHelpError):
+    exit_code = 1
+
+
 @contextmanager
 def wrong_usage(ctx: click.Context) -> Iterator[None]:
     """Raise click's errors about the command line as WrongUsage."""
@@ -67,6 +74,8 @@ def wrong_usage(ctx: click.Context) -> Iterator[None]:
         yield
     except WrongUsage:
         raise
+    except click.exceptions.NoArgsIsHelpError as error:  # its message is the help
+        raise NoSubcommand(error.ctx or ctx) from None
     except click.UsageError as error:
         raise WrongUsage(error.format_message(), error.ctx or ctx) from None
 
@@ -209,6 +218,8 @@ def error_text(error: KafkaError) -> str:
 def error_words(error: KafkaError) -> str:
     """The message of an error; Kafka's message for an error without one."""
     text = str(error)
+    if error.code == ErrorCode.INVALID_TOPIC_EXCEPTION and came_as_code(error):
+        return text.removesuffix(error_name(error.code)) + TOPIC_NAME
     return CODE_WORDS.get(error.code, text) if text == error_name(error.code) else text
 
 

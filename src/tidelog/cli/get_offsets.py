@@ -63,6 +63,7 @@ def get_offsets(
         spec = parse_time(time or "latest")
         fits = parse_rules(topic_partitions) if topic_partitions else parse_filters(topic, partitions)
         with open_admin(bootstrap_server, command_config, "get-offsets") as admin:
+            admin.connect()
             found = offsets(admin, fits, spec, not exclude_internal_topics)
     if output == "json":
         print_json([{"topic": name, "partition": index, "offset": at} for (name, index), at in found.items()])

@@ -68,10 +68,10 @@ def groups(
         with connected_admin(bootstrap_server, command_config) as admin:
             found = admin.list_groups()
     except KafkaError as error:
-        click.echo(f"Error while executing groups command : {brief_words(error)}")
+        click.echo(f"Error while executing groups command : {brief_words(error)}", err=output != "text")
         ctx.exit(1)
     except (OSError, ValueError) as error:
-        click.echo(f"Error while executing groups command : {error}")
+        click.echo(f"Error while executing groups command : {error}", err=output != "text")
         ctx.exit(1)
     chosen_groups = [group for group in found if wanted_group(group, kind, protocol, consumer)]
     if output == "json":

@@ -55,6 +55,8 @@ def health(
 
     code = 0
     with failing(), open_admin(bootstrap_server, command_config, timeout_ms=TIMEOUT_MS) as admin:
+        if not (watch or exit_when_healthy):
+            admin.connect()  # fails at once if no broker answers
         before: ClusterHealth | None = None
         while True:
             try:

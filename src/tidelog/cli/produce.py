@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.consume import as_tuple
-from tidelog.cli.flags import WrongUsage, bootstrap_server, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, error_words, valued
 from tidelog.cli.name_completion import complete_topics
 from tidelog.cli.output import Signals, failing, settings_from, tool_command
+from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.cli.formats.envelope import Headers, NewRecord
@@ -113,13 +114,15 @@ class Writing:
                 raise WrongUsage("--key does not go with a format that has %k", ctx)
             records = parsed_by(parser)
         output = str(flags["output_format"])
-        terminal = sys.stdout.isatty()
+        shown = RecordFormatter(output, escape=sys.stdout.isatty()) if output else None
+        if shown is not None and (shown.needs_batch or shown.needs_marks):
+            raise WrongUsage(f"--output-format {output!r}: %a, %x, %y, %[, %| and %] are of consume", ctx)
         partition = flags["partition"]
         return cls(
             settings_of(flags),
             topic,
             records,
-            RecordFormatter(output, escape=terminal) if output else None,
+            shown,
             None if flags["key"] is None else str(flags["key"]).encode("utf-8", "surrogateescape"),
             partition if isinstance(partition, int) else None,
             headers_of(as_tuple(flags["header"]), ctx),
@@ -208,6 +211,7 @@ def write(writing: Writing) -> int:
     acknowledged = Acknowledgements(writing.shown)
     with Producer(writing.settings) as producer, Signals(stop) as signals:
         try:
+            check_partition(producer, writing)
             number = 0
             try:
                 for record in writing.records(stdin_reader()):
@@ -221,6 +225,24 @@ def write(writing: Writing) -> int:
             pass
     acknowledged.finish()
     return signals.exit_code or (1 if acknowledged.failed else 0)
+
+
+def check_partition(producer: Producer, writing: Writing) -> None:
+    """Raise UnknownTopicOrPartition at once if the topic has no such partition: sending waits for it."""
+    from tidelog.clients.errors import TimeoutException
+    from tidelog.errors import UnknownTopicOrPartition
+
+    if writing.partition is None or writing.topic is None:
+        return
+    try:
+        count = len(producer.partitions_for(writing.topic))
+    except TimeoutException:
+        return  # sending tells why
+    if writing.partition >= count:
+        there = "partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+        raise UnknownTopicOrPartition(
+            f"topic {writing.topic!r} has no partition {writing.partition}: it has {there}"
+        )
 
 
 def stdin_reader() -> Callable[[int], bytes]:
@@ -286,7 +308,7 @@ class Acknowledgements:
     def _done(self, record: NewRecord, metadata: RecordMetadata, error: BaseException | None) -> None:
         if error is not None:
             self.failed += 1
-            self._first = self._first or str(error)
+            self._first = self._first or (error_words(error) if isinstance(error, KafkaError) else str(error))
             return
         self._written += 1
         if self._shown is None or self._broken is not None:
@@ -312,6 +334,7 @@ class Acknowledgements:
     def finish(self) -> None:
         """Tell about records that were not written. Raises BrokenPipeError if nobody read the lines."""
         if self.failed:
-            click.echo(f"tidelog: {self.failed} records were not written: {self._first}", err=True)
+            what = "1 record was" if self.failed == 1 else f"{self.failed} records were"
+            click.echo(f"tidelog: {what} not written: {self._first}", err=True)
         if self._broken is not None:
             raise self._broken

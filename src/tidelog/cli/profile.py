@@ -111,6 +111,8 @@ def list_profiles(output: str) -> None:
         if output != "text":
             print_json([{**each.as_json(), "active": each.name == chosen} for each in file.profiles.values()])
             return
+        if not file.profiles:
+            click.echo("no profile yet: tidelog profile create NAME --bootstrap-servers HOST:PORT", err=True)
         width = max(map(len, file.profiles), default=0)
         for each in file.profiles.values():
             mark = "*" if each.name == chosen else " "
@@ -124,7 +126,11 @@ def list_profiles(output: str) -> None:
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
 def set_(name: str, settings: tuple[str, ...]) -> None:
-    """Change a profile: bootstrap_servers, colour, description, or any setting of clients."""
+    """Change brokers, colour, description or settings of a profile.
+
+    Names are bootstrap_servers, colour, description, and those of clients' settings. An empty value removes a
+    setting.
+    """
     with complaining():
         file = ProfileFile.load()
         changed(file.get(name), settings)
@@ -159,7 +165,10 @@ def edit(ctx: click.Context) -> None:
 @command("validate")
 @click.pass_context
 def validate(ctx: click.Context) -> None:
-    """Check all profiles and the project's file: form, references, no plain passwords."""
+    """Check all profiles and the project's file.
+
+    Checks the form, that references lead somewhere, and that no password stands in a file. Asks no cluster.
+    """
     with complaining():
         file = ProfileFile.load()
         if file.current:
@@ -170,7 +179,8 @@ def validate(ctx: click.Context) -> None:
             click.echo(visible(f"{name}: {problem}"))
         if wrong:
             ctx.exit(1)
-        click.echo(f"{len(file.profiles)} profiles are valid.")
+        count = len(file.profiles)
+        click.echo("1 profile is valid." if count == 1 else f"{count} profiles are valid.")
 
 
 @command("prompt")
@@ -182,7 +192,10 @@ def validate(ctx: click.Context) -> None:
     help="Whose marks stand around the colours.",
 )
 def prompt(shell: str) -> None:
-    """Print the active profile in its colour, for the prompt: PS1='$(tidelog profile prompt) \\$ '."""
+    """Print the active profile in its colour, for a prompt.
+
+    For bash: PS1='$(tidelog profile prompt) \\$ '
+    """
     try:
         active = active_profile(None)
     except (ValueError, OSError):

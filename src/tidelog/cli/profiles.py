@@ -22,7 +22,7 @@ REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 SECRET = re.compile(
     r"(?i)password|secret|passphrase|private\.key|keystore\.key$|\.token$|jaas\.config|credential"
 )
-JAAS_SECRET = re.compile(r'(?i)(?:password|secret|token)\w*\s*=\s*"(?!\$\{)')
+JAAS_SECRET = re.compile(r"""(?i)(?:password|secret|token(?!auth))\w*\s*=(?!\s*["']?\$\{)""")
 COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 

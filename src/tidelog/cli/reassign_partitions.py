@@ -195,10 +195,10 @@ def reassign_partitions(ctx: click.Context, /, **flags: object) -> None:
         click.echo(f"{error}")
         ctx.exit(1)
     except KafkaError as error:
-        click.echo(f"Error: {error_words(error)}")
+        click.echo(f"Error: {error_words(error)}", err=options.output != "text")
         ctx.exit(1)
     except (ValueError, OSError) as error:
-        click.echo(f"Error: {error}")
+        click.echo(f"Error: {error}", err=options.output != "text")
         ctx.exit(1)
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from tidelog.clients.consumer.blocking import Consumer
 
 MISSING = "tidelog sql needs DuckDB and pyarrow: pip install 'tidelog[sql]'"
+MISSING_TABLE = re.compile(r"Table with name (\S+) does not exist")
+# A consumer does not list them.
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 OUTPUTS = ("table", "json", "csv", "yaml", "parquet")
 
 
@@ -94,7 +100,8 @@ def run(query: str, settings: dict[str, object], *, explain: bool, ordered: bool
     evaluator = Evaluator(execute)
     evaluator.tree(query)  # fails before a broker is asked
     with Consumer(settings) as consumer:
-        plan = plan_query(query, dict.fromkeys(topic_names(consumer, settings)), evaluator)
+        known = topic_names(consumer, settings) | {name for name in INTERNAL_TOPICS if name in query}
+        plan = plan_query(query, dict.fromkeys(known), evaluator)
         reads = [topic_read(consumer, topic, wanted, ordered) for topic, wanted in plan.topics.items()]
         if explain:
             print_explained(reads)
@@ -104,7 +111,16 @@ def run(query: str, settings: dict[str, object], *, explain: bool, ordered: bool
     try:
         return connection.sql(query).to_arrow_table()
     except duckdb.Error as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(missing_topic(str(error), known) or str(error)) from None
+
+
+def missing_topic(words: str, known: Iterable[str]) -> str | None:
+    """Our words for a table that is neither a topic nor a file: DuckDB's would propose its own tables."""
+    found = MISSING_TABLE.search(words)
+    if found is None:
+        return None
+    close = difflib.get_close_matches(found[1], list(known), 1)
+    return f"there is no topic {found[1]!r}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
 def topic_names(consumer: Consumer, settings: dict[str, object]) -> set[str]:

@@ -23,7 +23,7 @@ from tidelog.cli.cluster_load import (
     sample,
 )
 from tidelog.cli.flags import WrongUsage, bootstrap_server, switch, valued
-from tidelog.cli.output import FORM, FORMS, failing, open_admin, print_json, tool_command
+from tidelog.cli.output import FORM, FORMS, connected_admin, failing, print_json, tool_command
 from tidelog.cli.terminal import visible
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def top(
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WrongUsage("top needs a terminal; in a script give --once", ctx)
     ctx.meta[FORM] = output
-    with failing(), open_admin(bootstrap_server, command_config, timeout_ms=TIMEOUT_MS) as admin:
+    with failing(), connected_admin(bootstrap_server, command_config, timeout_ms=TIMEOUT_MS) as admin:
         if once:
             before = sample(admin)
             time.sleep(interval)
@@ -114,9 +114,10 @@ def view(load: ClusterLoad, sort: str) -> Group:
     def table(title: str, names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
         made = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for index, name in enumerate(names):
-            made.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
+            # Only columns that may wrap give way on a narrow terminal: names are cut, figures never.
+            made.add_column(name, justify="left" if index == 0 else "right", no_wrap=index > 0)
         for row in rows:
-            made.add_row(*(Text(visible(cell)) for cell in row))
+            made.add_row(*(Text(visible(cell), no_wrap=True, overflow="ellipsis") for cell in row))
         return made
 
     brokers = [

@@ -170,7 +170,7 @@ def topics(ctx: click.Context, /, **flags: object) -> None:
         with connected_admin(options.bootstrap_server, options.command_config) as admin:
             run(action, admin, options)
     except (KafkaError, ValueError) as error:
-        click.echo(f"Error while executing topic command : {error}")
+        click.echo(f"Error while executing topic command : {error}", err=options.output != "text")
         ctx.exit(1)
 
 

@@ -91,6 +91,12 @@ def test_a_format_that_cannot_be_parsed_is_refused(layout: str) -> None:
         RecordParser(layout)
 
 
+def test_a_timestamp_that_no_calendar_has_is_a_number() -> None:
+    record = ConsumerRecord("orders", 0, 0, 999_999_999_999_999, None, None)
+    expected = b"%!(timestamp 999999999999999)"
+    assert written("%d{strftime[%F]} %d{go[2006]}", record) == expected + b" " + expected
+
+
 def test_a_tombstone_is_nothing_or_null() -> None:
     assert written("[%v][%v{json}]", ConsumerRecord("t", 0, 0)) == b"[][null]"
 

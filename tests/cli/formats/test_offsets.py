@@ -140,7 +140,7 @@ LOG = Log({P0: 10, P1: 0}, {P0: 20, P1: 5})
         (OffsetRange(when(3), when(12)), {P0: Span(10, 12), P1: Span(3, 5)}),
         (OffsetRange(when(50)), {P0: Span(20, None), P1: Span(5, None)}),
         (OffsetRange(at(100), END), {}),
-        (OffsetRange(at(100)), {P0: Span(100, None), P1: Span(100, None)}),
+        (OffsetRange(at(100)), {P0: Span(20, None), P1: Span(5, None)}),
     ],
 )
 def test_a_range_in_partitions(wanted: OffsetRange, found: dict[TopicPartition, Span]) -> None:

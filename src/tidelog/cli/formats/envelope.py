@@ -58,8 +58,15 @@ def bytes_of(value: object, where: str) -> bytes | None:
 
 def compact_json(data: bytes) -> str:
     """JSON without the space between its parts; numbers stay as they are written. Raises ValueError."""
-    json.loads(data)
+    _loaded(data)
     return SPACE_OR_STRING.sub(lambda found: found[1] or "", data.decode())
+
+
+def _loaded(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def header_name(name: str) -> str:
@@ -90,7 +97,7 @@ def envelope(record: ConsumerRecord[bytes, bytes], broker: int = -1) -> dict[str
 def from_envelope(line: bytes) -> NewRecord:
     """The record of a line that `envelope` made. Raises ValueError if the line is none."""
     try:
-        found = json.loads(line)
+        found = _loaded(line)
     except ValueError as error:
         raise ValueError(f"a line is no JSON: {error}") from None
     if not isinstance(found, dict):

@@ -194,11 +194,8 @@ def resolve(
     stops = None if wanted.end is None else offsets(wanted.end)
     found: dict[TopicPartition, Span] = {}
     for name in partitions:
-        start = max(starts[name], firsts[name])
-        # An offset that no record has yet: reading begins at the end.
-        start = (
-            min(start, ends[name]) if wanted.start.anchor is not Anchor.OFFSET or stops is not None else start
-        )
+        # An offset that no record has yet: reading begins at the end. Elsewhere the consumer would reset it.
+        start = min(max(starts[name], firsts[name]), ends[name])
         stop = None if stops is None else min(stops[name], ends[name])
         if stop is None or start < stop:
             found[name] = Span(start, stop)

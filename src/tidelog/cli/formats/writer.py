@@ -149,10 +149,18 @@ def time_writer(verb: Verb) -> Callable[[int], bytes]:
         return number_writer(verb.modifier)
     layout = verb.argument
     if verb.modifier == "strftime":
-        return lambda ms: (EPOCH + timedelta(milliseconds=ms)).strftime(layout).encode()
+        return lambda ms: _of_moment(ms, lambda moment: moment.strftime(layout))
     if verb.modifier == "go":
-        return lambda ms: go_time(layout, EPOCH + timedelta(milliseconds=ms)).encode()
+        return lambda ms: _of_moment(ms, lambda moment: go_time(layout, moment))
     raise ValueError(f"{verb} is unknown: expected strftime[...], go[...] or a form of a number")
+
+
+def _of_moment(ms: int, write: Callable[[datetime], str]) -> bytes:
+    try:
+        moment = EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:  # behind the year 9999, which no calendar of Python has
+        return f"%!(timestamp {ms})".encode()
+    return write(moment).encode()
 
 
 def attribute_writer(verb: Verb) -> Write:
