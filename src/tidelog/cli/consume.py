@@ -241,12 +241,12 @@ def read(reading: Reading) -> int:
 
     try:
         with Consumer(reading.settings) as consumer:
+            if reading.details:  # before the first fetch, which begins with the choice of partitions
+                from tidelog.clients.consumer.details import read_details
+
+                read_details(consumer, control_records=reading.control_records)
             spans = choose(consumer, reading)  # Ctrl-C ends it as it is: only polls notice a wakeup
             with Signals(consumer.wakeup) as signals:
-                if reading.details:
-                    from tidelog.clients.consumer.details import read_details
-
-                    read_details(consumer, control_records=reading.control_records)
                 RecordPrinter(reading, consumer).run(spans)
     except WakeupException:
         return signals.exit_code
