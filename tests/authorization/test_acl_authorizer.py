@@ -21,6 +21,7 @@ from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 from tidelog.network.request import client_address
 from tidelog.security.acl import AclBinding, AclBindingFilter, AclPermissionType, PatternType
 from tidelog.security.acl_authorizer import AclAuthorizer, parse_super_users
+from tidelog.security.acl_store import AclStore
 from tidelog.security.authorizer import AuthorizableRequestContext, make_authorizer
 from tidelog.security.operations import AclOperation, AclResourceType, Action
 from tidelog.server.run import StartFailed
@@ -102,6 +103,36 @@ def may_read(authorizer: AclAuthorizer, context: Context = ALICE, name: str = "o
 async def settle(seconds: float = 1.0) -> None:
     """Let simulated time pass (VirtualLoop): a test does not wait."""
     await asyncio.sleep(seconds)
+
+
+@pytest.mark.parametrize("call", ["prepare", "read_all"])
+def test_a_session_that_expires_during_the_start_is_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A broker that starts beside a busy ZooKeeper would end otherwise."""
+    original = getattr(AclStore, call)
+
+    async def story(world: World) -> None:
+        first = await world.authorizer("a")
+        assert await first.create_acls(ALICE, [rule()]) == [None]
+        expired = False
+
+        async def slow(*args: object) -> object:
+            nonlocal expired
+            if not expired:
+                expired = True
+                world.zookeeper.expire("b")
+            return await original(*args)
+
+        monkeypatch.setattr(AclStore, call, slow)
+        second = await world.authorizer("b")
+        assert expired
+        assert may_read(second)
+        assert await first.create_acls(ALICE, [rule("payments")]) == [None]
+        await settle()
+        assert may_read(second, name="payments")
+
+    run(story)
 
 
 def test_the_work_for_a_rule_does_not_grow_with_the_rules_before(monkeypatch: pytest.MonkeyPatch) -> None:

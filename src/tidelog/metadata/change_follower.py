@@ -25,11 +25,14 @@ class ChangeFollower:
         self._what = what
         self._log = log
         self._changed = asyncio.Event()
-        self._is_stale = False
+        self._is_stale = self._is_listening = False
         self._task: asyncio.Task[None] | None = None
 
     def listen(self, tree: AsyncTree) -> None:
-        tree.listen(self._session_event)
+        """Learn of expired sessions. A second call changes nothing."""
+        if not self._is_listening:
+            self._is_listening = True
+            tree.listen(self._session_event)
 
     def start(self, read: Read) -> None:
         self._task = asyncio.get_running_loop().create_task(self._follow(read))

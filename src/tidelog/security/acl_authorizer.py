@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidRequest, KafkaError, KafkaStorageError, RequestTimedOut
-from tidelog.metadata.async_tree import AsyncTree
+from tidelog.metadata.async_tree import AsyncTree, within_one_session
 from tidelog.metadata.change_follower import ChangeFollower
 from tidelog.metadata.nodes import BadNode
 from tidelog.metadata.tree import TreeError
@@ -212,12 +212,16 @@ class AclAuthorizer:
 
     async def start(self, tree: AsyncTree) -> None:
         self._store = store = AclStore(tree)
-        await store.prepare()
         self._follower.listen(tree)
-        for kind in self._newest:
-            notices = await store.read_changes(kind, -1, self._follower.watch)
-            self._newest[kind] = max((notice.sequence for notice in notices), default=-1)
-        self.cache.replace_all(await store.read_all())
+
+        async def load() -> None:
+            await store.prepare()
+            for kind in self._newest:
+                notices = await store.read_changes(kind, -1, self._follower.watch)
+                self._newest[kind] = max((notice.sequence for notice in notices), default=-1)
+            self.cache.replace_all(await store.read_all())
+
+        await within_one_session(tree, load)
         self._follower.start(self._read_changes)
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import KafkaError, KafkaStorageError, RequestTimedOut
 from tidelog.metadata import tokens
+from tidelog.metadata.async_tree import within_one_session
 from tidelog.metadata.change_follower import ChangeFollower
 from tidelog.metadata.nodes import BadNode
 from tidelog.metadata.tree import TreeUnavailable
@@ -67,11 +68,16 @@ class ClusterTokenStore:
         except TimeoutError:
             raise RequestTimedOut("The tree cannot be changed: ZooKeeper does not answer.") from None
 
-    async def begin(self) -> None:
-        """Watch for changes. Tokens that are read after this are the newest."""
-        await self._nodes.prepare()
+    async def load(self, manager: DelegationTokenManager) -> None:
+        """Read all tokens, and watch for changes that are made from now on."""
         self._follower.listen(self._nodes.tree)
-        self._newest, _ = await self._nodes.read_changes(self._newest, self._follower.watch)
+
+        async def load() -> None:
+            await self._nodes.prepare()
+            self._newest, _ = await self._nodes.read_changes(self._newest, self._follower.watch)
+            await manager.load()
+
+        await within_one_session(self._nodes.tree, load)
 
     def follow(self, manager: DelegationTokenManager) -> None:
         self._follower.start(partial(self._read, manager))
@@ -114,8 +120,7 @@ class TokenService:
     async def start(self) -> None:
         """Read the tokens, and follow their changes. Raises TreeError, TreeUnavailable or KafkaError."""
         if isinstance(self._store, ClusterTokenStore):
-            await self._store.begin()
-            await self.manager.load()
+            await self._store.load(self.manager)
             self._store.follow(self.manager)
         else:
             await self.manager.load()
