@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from tests.support.wait import eventually
 from tidelog.console.access import Access
 from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.server import ConsoleServer
+from tidelog.errors import NetworkException
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +87,15 @@ def test_the_command_prints_its_address_and_ends_with_a_signal() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
         process.stdout.close()
+
+
+def test_a_cluster_that_is_down_is_told_at_once() -> None:
+    async def look() -> None:
+        cluster = Cluster("gone", {"bootstrap.servers": "127.0.0.1:1"})
+        try:
+            with pytest.raises(NetworkException, match=r"cannot connect to 127\.0\.0\.1:1"):
+                await cluster.snapshot()
+        finally:
+            await cluster.close()
+
+    asyncio.run(look())
