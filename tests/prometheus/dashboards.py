@@ -42,7 +42,22 @@ OF_PROMETHEUS = {
 """Labels that the configuration of Prometheus adds."""
 
 _NAME = re.compile(r"\b((?:kafka|jvm|process|container|kubelet|tidelog|zookeeper)_\w+)\s*(\{[^}]*\})?")
+_LABEL_VALUES = re.compile(r"label_values\((\w+)(\{.*\})?, (\w+)\)")
+_GIVEN = re.compile(r'(\w+)=~"\$(\w+)"')
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A choice at the top of a dashboard: the values that a label has in the series of a metric.
+
+    `given` has the labels that variables before it choose. Without a metric, all series count.
+    """
+
+    name: str
+    metric: str
+    given: dict[str, str]
+    label: str
 
 
 @dataclass(frozen=True)
@@ -50,19 +65,32 @@ class Dashboard:
     name: str
     dialect: str
     expressions: tuple[str, ...]
+    variables: tuple[Variable, ...] = ()
 
 
 def dashboards() -> list[Dashboard]:
     return [
-        Dashboard(entry["dashboard"], entry["dialect"], tuple(entry["expressions"]))
+        Dashboard(
+            entry["dashboard"],
+            entry["dialect"],
+            tuple(entry["expressions"]),
+            tuple(Variable(**variable) for variable in entry["variables"]),
+        )
         for entry in json.loads(DATA.read_text())
     ]
 
 
 def own_dashboard() -> Dashboard:
-    panels = json.loads((PROJECT / "deploy" / "grafana" / "tidelog.json").read_text())["panels"]
-    expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
-    return Dashboard("tidelog", "strimzi", tuple(expressions))
+    found = json.loads((PROJECT / "deploy" / "grafana" / "tidelog.json").read_text())
+    expressions = [target["expr"] for panel in found["panels"] for target in panel.get("targets", [])]
+    variables = []
+    for variable in found["templating"]["list"]:
+        if variable["type"] == "query":
+            asked = _LABEL_VALUES.fullmatch(variable["query"]["query"])
+            assert asked is not None, variable
+            given = dict(_GIVEN.findall(asked[2] or ""))
+            variables.append(Variable(variable["name"], asked[1], given, asked[3]))
+    return Dashboard("tidelog", "strimzi", tuple(expressions), tuple(variables))
 
 
 def own_alerts() -> Dashboard:
