@@ -6,6 +6,7 @@ import json
 import stat
 import tarfile
 import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tests.cli.client_tools import NewName, make_topic, runner
 from tests.support.group_members import Members
 from tests.support.scale import scale
-from tidelog.cli.bundle_parts import lines_since
+from tidelog.cli.bundle_parts import lines_since, scraped
 from tidelog.cli.redaction import REMOVED, Redactor, is_secret_name
 from tidelog.testing import Broker
 
@@ -93,6 +94,21 @@ def test_names_and_times_are_checked(tmp_path: Path) -> None:
     assert "--to is x.txt" in tool("bundle", "--to", "x.txt").stderr
     assert "is no time" in tool("bundle", "--to", str(tmp_path / "a.zip"), "--since", "x").stderr
     assert not (tmp_path / "a.zip").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:1/metrics"])
+def test_metrics_are_asked_for_at_any_form_of_the_address(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def urlopen(url: str, timeout: float) -> BytesIO:
+        asked.append(url)
+        return BytesIO(b"up 1\n")
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    assert scraped(address) == "up 1\n"
+    assert asked == ["http://127.0.0.1:1/metrics"]
 
 
 def test_lines_since_a_time(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -22,6 +23,15 @@ def test_help_lists_every_tool_with_a_summary() -> None:
     for name, tool in TOOLS.items():
         assert name in shown.stdout
         assert tool.summary.split(",")[0].rstrip(".") in shown.stdout
+
+
+def test_no_summary_of_a_subcommand_is_cut() -> None:
+    context = click.Context(main)
+    for name in TOOLS:
+        group = main.get_command(context, name)
+        if isinstance(group, click.Group):
+            shown = CliRunner().invoke(main, [name, "--help"]).stdout.partition("Commands:")[2]
+            assert "..." not in shown, shown
 
 
 def test_the_version_is_printed() -> None:

@@ -176,6 +176,16 @@ def test_joins_with_files_and_forms(tool: Tool, topic: str, tmp_path: Path) -> N
     assert tool("sql", f'select key from "{topic}" where false', "--output", "csv").stdout == "key\n"
 
 
+def test_a_value_that_is_nested_too_deeply_is_text(tool: Tool, topic: str) -> None:
+    deep = '{"n":' * 300 + "1" + "}" * 300
+    wide = json.dumps({"deep": [{"}": "{["}] * 200})
+    assert tool("produce", topic, "-o", "", given=f"{deep}\n{wide}\n").exit_code == 0
+    query = f'select * from "{topic}" where length(value) > 1000 order by length(value)'
+    found = rows(tool, query)
+    assert [row["value"] for row in found] == sorted((deep, wide), key=len)
+    assert [len(row["deep"]) for row in found if row["deep"]] == [200]  # type: ignore[arg-type]
+
+
 def test_mistakes_are_told_in_a_line(tool: Tool, topic: str) -> None:
     for query, words in (
         ("select * from nowhere", "there is no topic 'nowhere'"),

@@ -35,7 +35,7 @@ TIMEOUT_MS = 10_000
 @click.option(
     "--metrics",
     "metrics",
-    metavar="HOST:PORT",
+    metavar="HOST:PORT|URL",
     multiple=True,
     help="Where brokers serve metrics; by default their metrics.listener.",
 )

@@ -282,6 +282,7 @@ def scraped(address: str) -> str:
     url = address if "://" in address else f"http://{address}"
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{address} is no address of metrics")
-    with urllib.request.urlopen(f"{url.rstrip('/')}/metrics", timeout=METRICS_SECONDS) as answer:
+    base = url.rstrip("/").removesuffix("/metrics")  # the broker prints its address with /metrics
+    with urllib.request.urlopen(f"{base}/metrics", timeout=METRICS_SECONDS) as answer:
         data: bytes = answer.read()
     return data.decode("utf-8", "replace")

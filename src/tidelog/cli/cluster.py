@@ -105,10 +105,10 @@ def start(
     log_level: str | None,
     security: Path | None,
 ) -> None:
-    """Start ZooKeeper and several brokers on this machine, and run them until Ctrl-C.
+    """Run ZooKeeper and several brokers on this machine.
 
-    The brokers have the ids 1, 2, 3 and so on, and the name of this machine as broker.rack. A broker that
-    ends is named, and the others go on.
+    They run until Ctrl-C. The brokers have the ids 1, 2, 3 and so on, and the name of this machine as
+    broker.rack. A broker that ends is named, and the others go on.
     """
     from tidelog.security.security_folder import SecurityFolder
     from tidelog.server.cluster_processes import ClusterFailed, LocalCluster, LocalClusterOptions
@@ -160,7 +160,10 @@ def _run(
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @output_option
 def status(bootstrap_server: str, command_config: str | None, output: str) -> None:
-    """Show brokers, their partitions and the controller, and partitions without leader or out of sync."""
+    """Show brokers and the partitions that are not well.
+
+    These are the partitions without a leader and those with replicas out of sync.
+    """
     from tidelog.cli.cluster_status import cluster_status
 
     try:

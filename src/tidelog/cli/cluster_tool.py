@@ -55,7 +55,10 @@ def cluster_id(bootstrap_server: str, config: str | None, output: str) -> None:
 @valued("--id", "ID", "The broker that will not come back; required.", int)
 @click.pass_context
 def unregister(ctx: click.Context, bootstrap_server: str, config: str | None, id: int | None) -> None:
-    """Remove the registration of a broker, for clusters with KRaft. On ZooKeeper it ends with the session."""
+    """Remove a broker from a KRaft cluster.
+
+    On ZooKeeper the registration of a broker ends with its session.
+    """
     if id is None:
         raise WrongUsage("--id must be specified", ctx)
     with admin_of(bootstrap_server, config) as admin:

@@ -479,7 +479,10 @@ def report(data: str, out: str | None) -> None:
 @data_option
 @several("--writer", "NAME", "A writer of the old tables, pipeline/flow, without a checkpoint in the folder.")
 def migrate(data: str, writer: tuple[str, ...]) -> None:
-    """Bring tables of earlier versions into the form of today, once. A killed migration is run again."""
+    """Bring tables of earlier versions into the form of today.
+
+    It is done once. Run a migration that was killed again.
+    """
     with pipeline_failing():
         from tidelog.cli.pipeline_migrate import migrate_tables
 

@@ -93,7 +93,10 @@ def print_status(found: Iterable[PipelineStatus]) -> None:
 def stop(
     ctx: click.Context, names: tuple[str, ...], data: str, timeout: float, spark_conf: tuple[str, ...]
 ) -> None:
-    """Stop pipelines after their running micro-batches; without names, all running ones."""
+    """Stop pipelines after their running micro-batches.
+
+    Without names it stops all that run.
+    """
     with pipeline_failing():
         from tidelog.spark.pipelines.state import StateFolder, store_of
 

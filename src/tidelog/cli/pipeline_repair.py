@@ -51,9 +51,10 @@ def replay(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Parse quarantined events again, and move the good ones into their tables, each once.
+    """Parse quarantined events again.
 
-    A replay that was interrupted is finished by the next one. Pipelines may run meanwhile.
+    Moves the good ones into their tables, each once. A replay that was interrupted is finished by the
+    next one. Pipelines may run meanwhile.
     """
     with pipeline_failing():
         from tidelog.spark.pipelines.collect import LOGS
@@ -122,9 +123,9 @@ def backfill(
     spark_conf: tuple[str, ...],
     output: str,
 ) -> None:
-    """Compute days of a flow's tables again from the log, and replace them in one commit.
+    """Compute days of a flow's tables again from the log.
 
-    The stream may run meanwhile: its new batches stay as they are.
+    One commit replaces them. The stream may run meanwhile: its new batches stay as they are.
     """
     with pipeline_failing():
         from tidelog.spark.pipelines.backfill import Backfill, Days

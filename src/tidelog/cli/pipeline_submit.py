@@ -47,7 +47,10 @@ class SubmitCommand(KafkaStyleCommand):
 )
 @click.pass_context
 def submit(ctx: click.Context, master: str | None, deploy_mode: str | None, options: tuple[str, ...]) -> None:
-    """Run pipelines with spark-submit, for example with the driver inside a cluster."""
+    """Run pipelines with spark-submit.
+
+    With it the driver can run inside a cluster.
+    """
     run: list[str] = ctx.meta[RUN]
     why_not = (
         refusal(master, deploy_mode) if run else "write options of spark-submit, then --, then pipelines"

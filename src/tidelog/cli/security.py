@@ -79,10 +79,10 @@ def init(
     zookeeper: str | None,
     force: bool,
 ) -> None:
-    """Make an authority, certificates, SCRAM users and settings for a new cluster in DIR.
+    """Make keys, users and settings for a new cluster in DIR.
 
-    The brokers and the user admin are super users. `tidelog cluster start --security DIR` runs such a cluster
-    on this machine.
+    Makes an authority, certificates and SCRAM users. The brokers and the user admin are super users.
+    `tidelog cluster start --security DIR` runs such a cluster on this machine.
     """
     from tidelog.security.security_folder import FolderOptions, FolderRefused, SecurityFolder
 
@@ -112,9 +112,10 @@ def init(
     help="How long the new certificates are valid.",
 )
 def renew(folder: Path, days: int) -> None:
-    """Make new keys and certificates for the brokers and users of DIR, signed by the same authority.
+    """Make new keys and certificates for a cluster in DIR.
 
-    Running brokers on this machine notice the new files by themselves. Users, passwords and settings stay.
+    The same authority signs them, for brokers and users. Running brokers on this machine notice the new
+    files by themselves. Users, passwords and settings stay.
     """
     from tidelog.security.security_folder import FolderRefused, SecurityFolder
 
@@ -131,7 +132,10 @@ def renew(folder: Path, days: int) -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--zookeeper", required=True, metavar="HOST:PORT,...[/CHROOT]", help="The tree of the cluster.")
 def add_users(folder: Path, zookeeper: str) -> None:
-    """Store the SCRAM users of DIR in ZooKeeper, before the brokers start: they log in to each other."""
+    """Store the SCRAM users of DIR in ZooKeeper.
+
+    Do so before the brokers start: they log in to each other.
+    """
     from tidelog.metadata.tree import TreeError
     from tidelog.security.security_folder import FolderRefused, SecurityFolder
     from tidelog.server.cluster_users import store_users

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from tidelog.partitions import TopicPartition
 
 POLL_SECONDS = 0.2
+# DuckDB finds the fields of values down to 128 levels, and ends with an internal error at a deeper one.
+MAX_DEPTH = 100
+STRING_OR_BRACE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 # The first characters of DuckDB's names for what it makes of a field without values.
 UNTYPED = '"NULL"'
 
@@ -180,10 +184,13 @@ def add_topic(
 ) -> dict[str, str]:
     """Make a table of a topic known to DuckDB. Returns the types of its JSON fields."""
     raw = f"tidelog raw {topic}"
-    connection.register(raw, with_texts(table))
+    rows = with_texts(table)
+    connection.register(raw, rows)
     structure: dict[str, object] = {}
     if plan.star or plan.fields():
-        structure = json_structure(connection, raw)
+        shallow = f"tidelog shallow {topic}"
+        connection.register(shallow, rows.select(["value"]).filter(is_shallow(rows["value"])))
+        structure = json_structure(connection, shallow)
         if not plan.star:
             structure = {name: kind for name, kind in structure.items() if is_named(name, plan.fields())}
     view = f"create view {quoted(topic)} as select *"
@@ -192,6 +199,34 @@ def add_topic(
         view += f", unnest(json_transform(case when json_valid(value) then value end, '{shape}'))"
     connection.execute(f"{view} from {quoted(raw)}")
     return {name: json.dumps(kind) for name, kind in structure.items()}
+
+
+def is_shallow(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which values are nested less than MAX_DEPTH deep: one deeper value would end the database."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    openings = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
+    suspects = pc.fill_null(pc.greater_equal(openings, MAX_DEPTH), False)
+    if not pc.any(suspects).as_py():
+        return pc.invert(suspects)
+    found = [
+        not is_suspect or depth(value) < MAX_DEPTH
+        for is_suspect, value in zip(suspects.to_pylist(), values.to_pylist(), strict=True)
+    ]
+    return pa.array(found, pa.bool_())
+
+
+def depth(text: str) -> int:
+    """How deep the braces and brackets of a JSON text are nested."""
+    deepest = now = 0
+    for found in STRING_OR_BRACE.finditer(text):
+        if found[0] in "{[":
+            now += 1
+            deepest = max(deepest, now)
+        elif found[0] in "}]":
+            now -= 1
+    return deepest
 
 
 def is_named(name: str, columns: Iterable[str]) -> bool:

@@ -85,7 +85,10 @@ def output_after(function: Callable[..., None]) -> Callable[..., None]:
 @valued("--duration-filter", "MS", "Only transactions that are open for longer; all if below 0.", int)
 @valued("--transactional-id-pattern", "PATTERN", "Only ids that match a regular expression completely.")
 def list_transactions(duration_filter: int | None, transactional_id_pattern: str | None) -> None:
-    """List transactional ids with their coordinators, producer ids and states."""
+    """List transactional ids.
+
+    Prints the coordinator, the producer id and the state of each.
+    """
     with asking("Failed to list transactions") as admin:
         listed = admin.list_transactions(
             duration_ms=duration_filter, transactional_id_pattern=transactional_id_pattern
@@ -103,7 +106,10 @@ def list_transactions(duration_filter: int | None, transactional_id_pattern: str
 @output_after
 @click.option("--transactional-id", metavar="ID", required=True, help="The transactional id; required.")
 def describe(transactional_id: str) -> None:
-    """Describe a transactional id: its producer, its state, and the partitions of its open transaction."""
+    """Describe a transactional id.
+
+    Prints its producer, its state, and the partitions of its open transaction.
+    """
     with asking(f"Failed to describe transaction state of transactional-id `{transactional_id}`") as admin:
         described = admin.describe_transactions([transactional_id])[transactional_id]
     start = described.transaction_start_time_ms
@@ -141,7 +147,10 @@ def describe(transactional_id: str) -> None:
 @click.option("--partition", metavar="N", type=int, required=True, help="The partition; required.")
 @valued("--broker-id", "ID", "Ask this broker's replica; by default the leader.", int)
 def describe_producers(topic: str, partition: int, broker_id: int | None) -> None:
-    """Describe the producers of a partition, with the first offsets of their open transactions."""
+    """Describe the producers of a partition.
+
+    Prints the first offsets of their open transactions, too.
+    """
     where = "leader" if broker_id is None else f"broker {broker_id}"
     with asking(f"Failed to describe producers for partition {topic}-{partition} on {where}") as admin:
         producers = producers_of(admin, (topic, partition), broker_id)
@@ -187,7 +196,10 @@ def abort(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> None:
-    """Abort a transaction in one partition, without its coordinator."""
+    """Abort a transaction in one partition.
+
+    Its coordinator is not asked.
+    """
     if start_offset is None:
         if producer_id is None:
             raise WrongUsage(
@@ -230,7 +242,10 @@ def find_hanging(
     topic: str | None,
     partition: int | None,
 ) -> None:
-    """Find transactions that are open in partitions, but unknown to their coordinators."""
+    """Find transactions that no coordinator will end.
+
+    They are open in partitions, but unknown to their coordinators.
+    """
     if partition is not None and topic is None:
         raise WrongUsage("--partition needs --topic", ctx)
     if topic is None and broker_id is None:
@@ -281,7 +296,10 @@ def find_hanging(
     help="The transactional id; required.",
 )
 def force_terminate_transaction(transactional_id: str) -> None:
-    """Abort the open transaction of a transactional id and fence its producer."""
+    """Abort a transaction and fence its producer.
+
+    It is the open transaction of a transactional id.
+    """
     with asking(f"Failed to force terminate transactionalId `{transactional_id}`") as admin:
         admin.force_terminate_transaction(transactional_id)
 
