@@ -73,7 +73,8 @@ def test_an_analysis_counts_the_topic(topic: str, with_reader: WithReader[Analys
     assert (found.state, found.error, found.progress) == (AnalysisState.DONE, "", 1.0)
     total = found.total
     assert (total.records, total.null_keys, total.null_values) == (1000, 250, 100)
-    assert total.keys.count() == 30
+    # An estimate by hashes that differ from process to process: in one of twenty, two keys count as one.
+    assert 27 <= total.keys.count() <= 30
     assert (total.value_sizes.low, total.value_sizes.high) == (1, 49)
     assert total.hours == {hour * HOUR: 100 for hour in range(10)}
     assert [part.records for part in found.partitions.values()] == [500, 500]
