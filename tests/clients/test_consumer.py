@@ -530,27 +530,36 @@ def test_an_unreachable_cluster_says_so_in_one_line(caplog: pytest.LogCaptureFix
 
 
 INTERRUPTED = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 from tidelog import Consumer
 consumer = Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id="interrupted")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started us ignores it
-threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-print("polling", flush=True)
-with consumer:
-    consumer.poll(None)
+
+
+def interrupt():
+    global began
+    began = time.monotonic()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+threading.Timer(0.5, interrupt).start()
+try:
+    with consumer:
+        consumer.poll(None)
+finally:
+    print(time.monotonic() - began)
 """
 
 
 @pytest.mark.parametrize("where", ["reachable", "unreachable"])
 def test_ctrl_c_ends_a_poll_at_once(bootstrap: str, single: str, where: str) -> None:
     address = bootstrap if where == "reachable" else "127.0.0.1:1"
-    began = time.monotonic()
     ended = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, address, single], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", INTERRUPTED, address, single], capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in ended.stderr
-    assert time.monotonic() - began < 15
+    assert float(ended.stdout) < 10
 
 
 def test_pausing_no_partition_pauses_none(bootstrap: str, topic: str) -> None:

@@ -40,5 +40,5 @@ def test_a_time_is_shown_by_its_distance() -> None:
     now = time.time() * 1000
     assert formats.ago(now) == "now"
     assert formats.ago(now - 90_000) == "1 min ago"
-    assert formats.ago(now + 7_201_000) == "in 2 h"
+    assert formats.ago(now + 7_260_000) == "in 2 h"
     assert formats.ago(-1) == formats.ago(None) == formats.UNKNOWN

@@ -185,7 +185,7 @@ def test_users_have_quotas_of_their_own_with_a_default(broker: QuotaBroker) -> N
 
 
 def test_a_consumer_over_its_quota_gets_no_records_and_the_throttle_time(broker: QuotaBroker) -> None:
-    assert produce(broker.connect(client_id="producer"), 15_000) == 0
+    assert produce(broker.connect(client_id="producer"), 18_000) == 0
     broker.set_quota(APP, consumer_byte_rate=LIMIT)
     app = broker.connect()
     first = fetch(app)
@@ -229,7 +229,7 @@ def test_an_answer_within_the_quota_is_encoded_once(
 
 
 def test_a_throttled_session_goes_on_where_it_was(broker: QuotaBroker) -> None:
-    produce(broker.connect(client_id="producer"), 12_000)
+    produce(broker.connect(client_id="producer"), 18_000)
     broker.set_quota(APP, consumer_byte_rate=LIMIT)
     app = broker.connect()
     full = fetch(app, epoch=0)

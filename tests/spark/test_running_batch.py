@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -22,7 +23,7 @@ from tidelog.cli.pipeline import pipeline
 from tidelog.errors import NetworkException
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.options import Offsets
-from tidelog.spark.pipelines import running_batch
+from tidelog.spark.pipelines import progress, running_batch
 from tidelog.spark.pipelines.progress import line, running, together
 from tidelog.spark.pipelines.running_batch import BatchWatch, offset_range, offsets_in
 from tidelog.spark.pipelines.state import FlowStatus, StateFolder, this_process
@@ -123,11 +124,13 @@ def test_the_range_of_a_batch_goes_from_the_batch_before_it() -> None:
     assert offset_range(ends.get, 2) == "", "the checkpoint does not have it"
 
 
-def test_lines_tell_the_batch_that_runs() -> None:
-    flow = FlowStatus(lag=200, running_batch=0, running_since=time.time() - 12.2, running_rows=200)
+def test_lines_tell_the_batch_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(time=lambda: now))
+    flow = FlowStatus(lag=200, running_batch=0, running_since=now - 12.2, running_rows=200)
     assert running(flow) == "batch 0 with 200 rows runs for 12 s"
     assert line([("mine", flow)]) == "mine: lag 200, batch 0 with 200 rows runs for 12 s"
-    later = FlowStatus(batch=3, lag=1, running_batch=4, running_since=time.time())
+    later = FlowStatus(batch=3, lag=1, running_batch=4, running_since=now)
     assert running(together([later, flow])) == running(flow), "the one that runs longest"
     assert running(FlowStatus(batch=3)) is None
 
@@ -140,7 +143,7 @@ def test_status_shows_the_batch_that_runs(tmp_path: Path) -> None:
     status.flows = {"all": FlowStatus(lag=200, running_batch=0, running_since=time.time(), running_rows=200)}
     folder.write(status)
     shown = CliRunner().invoke(pipeline, ["status", "--data", str(tmp_path)]).output
-    assert re.search(r"all: 0 rows, 0 rows/s, lag 200, batch 0 with 200 rows runs for \d s", shown), shown
+    assert re.search(r"all: 0 rows, 0 rows/s, lag 200, batch 0 with 200 rows runs for \d+ s", shown), shown
     assert "no micro-batch yet" not in shown
     claim.close()
 
@@ -150,6 +153,7 @@ SLOW = '''
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from pyspark.sql import functions as f
 
