@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.support.ports import free_port
 from tests.support.wait import eventually
 from tidelog import __version__
 from tidelog.cli.main import TOOLS, main
@@ -46,13 +46,11 @@ def test_the_version_tells_of_a_missing_compiled_module(monkeypatch: pytest.Monk
 
 def test_start_listens_on_the_port_that_it_is_given(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "tidelog", "start", "--port", str(port), "--ready-file", str(ready)]
     process = subprocess.Popen([*command, "--override", f"log.dirs={tmp_path / 'data'}"], cwd=tmp_path)
     try:
-        eventually(lambda: ready.exists() and ready.read_text(), "the broker answers", timeout=30)
+        eventually(lambda: ready.exists() and ready.read_text(), "the broker answers", timeout=120)
         assert ready.read_text().strip() == f"127.0.0.1:{port}"
     finally:
         process.terminate()

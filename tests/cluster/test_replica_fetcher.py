@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.cluster.scripted_leader import (
     wanted,
 )
 from tests.cluster.world import HeldWorker
+from tests.support.wait import eventually_async
 from tidelog.clock import ManualClock
 from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
@@ -318,10 +318,9 @@ def test_a_lost_connection_is_opened_again_with_a_new_session(tmp_path: Path) ->
         follower.manager.add([follower.follow()])
         await follower.answered(data(batches((0, 1, 0))))
         follower.leader.close()
-        for _ in range(100):
-            await asyncio.sleep(0.001)  # the back-off is real time
-            if follower.leader.connections == 2 and follower.leader.is_asked:
-                break
+        await eventually_async(  # the back-off is real time
+            lambda: follower.leader.connections == 2 and follower.leader.is_asked, "it is asked again"
+        )
         following = follower.leader.fetches[-1]
         assert (following.session_epoch, wanted(following)) == (0, [(0, 1, 0)])
 

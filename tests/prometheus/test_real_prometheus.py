@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -20,6 +19,7 @@ import yaml
 from tests.prometheus.dashboards import Dashboard, Variable, dashboards, own_dashboard, why_absent
 from tests.prometheus.loaded_broker import loaded_broker
 from tests.server.scrape import metrics_url
+from tests.support.ports import free_port
 from tests.support.wait import eventually
 
 pytestmark = [
@@ -76,12 +76,6 @@ class Prometheus:
         # These panels are empty while nobody is throttled: the series behind the comparison has to be there.
         shown = expression.removesuffix("> 0") if "throttle_time" in expression else expression
         return re.sub(r"\$\{?(\w+)\}?", value, shown)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def configuration(target: str) -> dict[str, object]:

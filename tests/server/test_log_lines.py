@@ -58,7 +58,8 @@ def parse(line: str) -> dict[str, str]:
 
 
 def lines_of(broker: Broker) -> list[dict[str, str]]:
-    return [parse(line) for line in broker.log().splitlines() if line.startswith("ts=")]
+    whole, _, _ = broker.log().rpartition("\n")  # the last line may be on its way
+    return [parse(line) for line in whole.splitlines() if line.startswith("ts=")]
 
 
 def requests_of(broker: Broker, api: str) -> list[dict[str, str]]:

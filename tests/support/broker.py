@@ -12,7 +12,7 @@ from types import TracebackType
 
 from tests.support import secure
 from tests.support.ports import free_port
-from tests.support.wait import eventually
+from tests.support.wait import eventually, patience
 
 READY_SECONDS = 120.0
 
@@ -134,14 +134,14 @@ class Broker:
             secure.remember(self.bootstrap)
         return self
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """The exit code, once the process has ended by itself."""
-        return self.process.wait(timeout)
+        return self.process.wait(patience(30.0) if timeout is None else timeout)
 
-    def terminate(self, timeout: float = 30.0) -> int:
+    def terminate(self, timeout: float | None = None) -> int:
         """SIGTERM, as an operator stops it; the exit code."""
         self.process.terminate()
-        return self.process.wait(timeout)
+        return self.wait(timeout)
 
     def kill(self) -> None:
         """SIGKILL: the process gets no instruction more."""

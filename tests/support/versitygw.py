@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.s3 import KEY, S3, SECRET
 from tests.support.wait import eventually
 
@@ -29,9 +30,7 @@ def versitygw(folder: Path) -> Iterator[S3]:
     """A server with the bucket `tables`."""
     if not PROGRAM.exists():
         pytest.skip("versitygw is not built: make test-s3")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "buckets").mkdir()
     command = [str(PROGRAM), "--access", KEY, "--secret", SECRET, "--port", f"127.0.0.1:{port}"]
     process = subprocess.Popen(
