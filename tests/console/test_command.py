@@ -68,7 +68,9 @@ def test_a_cluster_that_does_not_answer_says_so(other: httpx.Client) -> None:
 
 
 def test_a_read_only_cluster_refuses_changes_and_offers_none(other: httpx.Client) -> None:
-    refused = httpx.post(str(other.base_url.join("/api/clusters/gone/topics")), json={"name": "x"})
+    refused = httpx.post(
+        str(other.base_url.join("/api/clusters/gone/topics")), json={"name": "x"}, timeout=30
+    )
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "READ_ONLY")
 
 
@@ -81,7 +83,9 @@ def test_the_command_prints_its_address_and_ends_with_a_signal() -> None:
         assert process.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
         assert found is not None
-        listed = eventually(lambda: httpx.get(f"{found[0]}/api/clusters").json(), "the console answers")
+        listed = eventually(
+            lambda: httpx.get(f"{found[0]}/api/clusters", timeout=30).json(), "the console answers"
+        )
         assert listed["clusters"][0]["name"] == "cluster"
     finally:
         process.send_signal(signal.SIGTERM)

@@ -108,9 +108,9 @@ def test_a_console_ends_with_its_broker() -> None:
     before = threading.active_count()
     with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
         url = site.url
-        assert httpx.get(f"{url}/api/clusters").status_code == 200
+        assert httpx.get(f"{url}/api/clusters", timeout=30).status_code == 200
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/api/clusters")
+        httpx.get(f"{url}/api/clusters", timeout=30)
     assert threading.active_count() <= before
 
 

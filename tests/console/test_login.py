@@ -165,7 +165,7 @@ def test_nothing_is_shown_without_a_login(guarded: Site, browser: Browser) -> No
         assert answer.headers["location"].startswith("/login")
         assert "l-open" not in answer.text
     for path in ("/api/clusters", "/api/clusters/local/topics", "/api/clusters/local/groups"):
-        answer = httpx.get(guarded.url + path)
+        answer = httpx.get(guarded.url + path, timeout=30)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "LOGIN_NEEDED")
     asked = browser.http.get("/clusters/local/groups", headers={"hx-request": "true"})
     assert asked.headers["hx-redirect"] == "/login"
@@ -201,7 +201,7 @@ def test_the_id_of_the_session_is_a_new_one(browser: Browser) -> None:
     browser.http.cookies.set(COOKIE, fixed, domain="127.0.0.1")
     browser.login("alice")
     assert len(browser.cookie) == 43
-    attacker = httpx.Client(base_url=browser.http.base_url, cookies={COOKIE: fixed})
+    attacker = httpx.Client(base_url=browser.http.base_url, cookies={COOKIE: fixed}, timeout=30)
     assert attacker.get("/clusters/local").status_code == 303
     attacker.close()
 
@@ -210,7 +210,7 @@ def test_a_logout_ends_the_session_on_the_server(alice: Browser) -> None:
     stolen = alice.cookie
     assert alice.post("/logout", csrf="wrong").status_code == 403
     assert alice.post("/logout").status_code == 303
-    answer = httpx.get(f"{alice.http.base_url}/clusters/local", cookies={COOKIE: stolen})
+    answer = httpx.get(f"{alice.http.base_url}/clusters/local", cookies={COOKIE: stolen}, timeout=30)
     assert answer.status_code == 303
 
 
@@ -263,6 +263,7 @@ def test_a_login_form_of_another_site_is_refused(guarded: Site) -> None:
         f"{guarded.url}/login",
         data={"user": "alice", "password": PASSWORDS["alice"]},
         headers={"origin": "https://evil.example"},
+        timeout=30,
     )
     assert answer.status_code == 403
     assert COOKIE not in answer.cookies or len(answer.cookies[COOKIE]) == 43
@@ -569,9 +570,9 @@ def test_wrong_credentials_of_a_program_are_refused(guarded: Site, header: str |
 
 def test_a_browser_is_never_asked_for_a_password_by_its_own_window(guarded: Site, browser: Browser) -> None:
     """Passwords that are typed there go with the requests of other sites, too."""
-    assert "www-authenticate" in httpx.get(f"{guarded.url}/api/clusters").headers
+    assert "www-authenticate" in httpx.get(f"{guarded.url}/api/clusters", timeout=30).headers
     for headers in ({"sec-fetch-site": "same-origin"}, {"origin": guarded.url}, {"cookie": "a=b"}):
-        refused = httpx.get(f"{guarded.url}/api/clusters", headers=headers)
+        refused = httpx.get(f"{guarded.url}/api/clusters", headers=headers, timeout=30)
         assert refused.status_code == 401
         assert "www-authenticate" not in refused.headers
     assert "www-authenticate" not in browser.page("/clusters/local").headers
@@ -595,7 +596,10 @@ def test_a_header_does_not_replace_the_token_of_a_page(guarded: Site, alice: Bro
     # A browser that keeps a password sends it with the requests of other sites, without any cookie of ours.
     for more in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
         refused = httpx.post(
-            f"{guarded.url}{GROUP}/reset", json=RESET, headers={"authorization": f"Basic {right}", **more}
+            f"{guarded.url}{GROUP}/reset",
+            json=RESET,
+            headers={"authorization": f"Basic {right}", **more},
+            timeout=30,
         )
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "CSRF")
 
@@ -623,7 +627,7 @@ def test_a_program_uses_the_api_with_a_token(guarded: Site, provider: Provider) 
 
 
 def test_the_description_of_the_api_names_the_logins_of_programs(guarded: Site) -> None:
-    document = httpx.get(f"{guarded.url}/api/openapi.json").json()
+    document = httpx.get(f"{guarded.url}/api/openapi.json", timeout=30).json()
     schemes = document["components"]["securitySchemes"]
     assert {each["scheme"] for each in schemes.values()} == {"basic", "bearer"}
     assert document["security"] == [{}, *({name: []} for name in schemes)]

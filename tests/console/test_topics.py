@@ -120,7 +120,7 @@ def test_a_form_leads_to_a_page_of_this_console_or_shows_a_sentence(site: Site, 
 
 
 def test_a_browser_needs_the_token_of_its_page(site: Site) -> None:
-    with httpx.Client(base_url=site.url) as browser:
+    with httpx.Client(base_url=site.url, timeout=30) as browser:
         page = browser.get("/clusters/local/topics").text
         token = page.partition('X-CSRF-Token": "')[2].partition('"')[0]
         assert len(token) == 64
@@ -129,7 +129,10 @@ def test_a_browser_needs_the_token_of_its_page(site: Site) -> None:
         assert browser.post(f"{API}/topics", json=body, headers={"x-csrf-token": "0" * 64}).status_code == 403
         assert browser.post(f"{API}/topics", data=body | {"csrf": token}).status_code == 204
     foreign = httpx.post(
-        f"{site.url}{API}/topics", data={"name": "x"}, headers={"origin": "https://evil.example"}
+        f"{site.url}{API}/topics",
+        data={"name": "x"},
+        headers={"origin": "https://evil.example"},
+        timeout=30,
     )
     assert foreign.status_code == 403
 
