@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ from tidelog.clients.errors import (
     TimeoutException,
 )
 from tidelog.clients.metadata import BrokerNode
+from tidelog.clients.producer import deliveries
 from tidelog.clients.producer.accumulator import PartitionQueue
 from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.clients.producer.blocking import Producer
@@ -50,6 +52,7 @@ from tidelog.errors import (
     KafkaStorageError,
     MessageTooLarge,
     NetworkException,
+    NotLeaderOrFollower,
     TopicAuthorizationFailed,
 )
 from tidelog.records.loops import RecordFuture, RecordMetadata
@@ -216,14 +219,14 @@ def test_a_single_record_that_is_too_large_fails() -> None:
 
 
 def test_a_record_older_than_the_delivery_time_limit_fails_with_the_reason() -> None:
-    limits = {"request_timeout_ms": 100, "delivery_timeout_ms": 300, "linger_ms": 0}
+    limits = {"request_timeout_ms": 100, "delivery_timeout_ms": 1000, "linger_ms": 0}
     with FakeBroker(lambda batch: SILENCE) as broker:
         with Producer(bootstrap_servers=broker.bootstrap, **QUICK, **limits) as producer:
             begun = time.monotonic()
-            error = producer.send("t", b"v").exception(5)
+            error = producer.send("t", b"v").exception(10)
             assert isinstance(error, TimeoutException)
             assert "t-0: 1 records were not written within" in str(error)
-            assert 0.25 < time.monotonic() - begun < 3
+            assert time.monotonic() - begun > 0.95
         assert len(broker.produced) >= 2
 
 
@@ -289,7 +292,7 @@ def test_a_batch_that_begins_during_a_turn_does_not_put_off_what_is_due_before()
 
 def test_an_expired_batch_that_may_have_been_written_raises_the_epoch() -> None:
     script = once(None, SILENCE, SILENCE, SILENCE, SILENCE)
-    limits = {"request_timeout_ms": 200, "delivery_timeout_ms": 250, "linger_ms": 0}
+    limits = {"request_timeout_ms": 800, "delivery_timeout_ms": 1000, "linger_ms": 0}
     with (
         FakeBroker(script) as broker,
         Producer(bootstrap_servers=broker.bootstrap, **QUICK, **limits) as producer,
@@ -326,7 +329,7 @@ def test_a_flush_ends_at_its_time_limit() -> None:
 
 def test_records_that_expire_unsent_leave_the_sequence_alone() -> None:
     with FakeBroker() as broker:
-        limits = {"request_timeout_ms": 100, "delivery_timeout_ms": 200, "linger_ms": 0}
+        limits = {"request_timeout_ms": 500, "delivery_timeout_ms": 1000, "linger_ms": 0}
         with Producer(
             bootstrap_servers=broker.bootstrap, metadata_max_age_ms=50, **QUICK, **limits
         ) as producer:
@@ -445,6 +448,13 @@ def test_a_full_buffer_says_so() -> None:
         producer = Producer(
             {"bootstrap.servers": broker.bootstrap, "buffer.memory": 50_000, **QUICK, "max_block_ms": 200}
         )
+
+        def has_metadata() -> bool:
+            with suppress(TimeoutException):
+                return bool(producer.partitions_for("t"))
+            return False
+
+        eventually(has_metadata, "no send waits for metadata")
         futures = [producer.send("t", b"x" * 1000) for _ in range(60)]
         failed = [future for future in futures if future.done()]
         assert failed
@@ -485,10 +495,10 @@ def test_what_is_not_answered_is_in_the_buffer_until_the_system_has_it(tmp_path:
 
 
 def test_an_unreachable_broker_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer:
+    with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=1000) as producer:
         error = producer.send("t", b"v").exception()
     reason = "no broker can be reached at 127.0.0.1:1: cannot connect to 127.0.0.1:1: Connection refused"
-    assert str(error) == f"topic 't' is not in the metadata after 300 ms: {reason}"
+    assert str(error) == f"topic 't' is not in the metadata after 1000 ms: {reason}"
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         f"{reason}; trying again"
     ]
@@ -723,6 +733,20 @@ def test_a_record_that_ran_out_of_time_says_what_its_last_try_failed_with(messag
     words = r"t-0: 1 records were not written within \d+ ms: the last try failed with "
     assert re.match(words + "KAFKA_STORAGE_ERROR: " + (message or "t-0: KAFKA_STORAGE_ERROR"), str(error))
     assert isinstance(error.__cause__, KafkaStorageError)
+
+
+def test_a_refusal_that_comes_when_the_time_is_over_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the time ends before the refusal or with it is chance: the error is the same."""
+
+    def late(batch: Produced) -> Answer:
+        monkeypatch.setattr(deliveries, "_now", lambda: time.monotonic() + 3600)
+        return Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    with FakeBroker(late) as broker, Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+        error = producer.send("t", b"v").exception(10)
+    assert isinstance(error, TimeoutException)
+    assert "the last try failed with NOT_LEADER_OR_FOLLOWER" in str(error)
+    assert isinstance(error.__cause__, NotLeaderOrFollower)
 
 
 @pytest.mark.parametrize("message", [None, "message.max.bytes=100 is less"])

@@ -164,12 +164,19 @@ class Deliveries:
         elif isinstance(error, DuplicateSequenceNumber):
             # The broker has it already, but no longer knows its offset.
             self.written(batch, -1, -1)
+        elif error.retriable and batch.attempts < self._settings.retries and self._is_late(batch, _now()):
+            batch.attempts += 1
+            batch.last_error = error
+            self._time_out(batch, _now())
         else:
             certain = batch.attempts < self._settings.retries
             self._give_up(batch, error, details, certain=certain)
 
+    def _is_late(self, batch: ProducerBatch, now: float) -> bool:
+        return now >= batch.created + self._delivery
+
     def _can_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
-        if batch.attempts >= self._settings.retries or _now() >= batch.created + self._delivery:
+        if batch.attempts >= self._settings.retries or self._is_late(batch, _now()):
             return False
         if self._transactions is not None and self._transactions.refusing is not None:
             return error.retriable and not self._transactions.failed
