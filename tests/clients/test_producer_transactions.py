@@ -159,7 +159,7 @@ def test_after_a_transaction_that_took_too_long_the_producer_goes_on(
 ) -> None:
     topic = new_name("late")
     with own_broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as broker:
-        with producer(broker.bootstrap, new_name("id"), transaction_timeout_ms=500) as sender:
+        with producer(broker.bootstrap, new_name("id"), transaction_timeout_ms=1500) as sender:
             sender.init_transactions()
             sender.begin_transaction()
             eventually(
@@ -168,7 +168,7 @@ def test_after_a_transaction_that_took_too_long_the_producer_goes_on(
                 ),
                 "the transaction takes too long",
             )
-            with pytest.raises(InvalidProducerEpoch, match=r"longer than transaction\.timeout\.ms=500"):
+            with pytest.raises(InvalidProducerEpoch, match=r"longer than transaction\.timeout\.ms=1500"):
                 sender.commit_transaction()
             sender.abort_transaction()
             with sender.transaction():
