@@ -300,6 +300,7 @@ def test_nothing_is_there_to_cancel(bootstrap: str, tmp_path: Path, new_name: Ne
     topic = new_name("still")
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])
+        eventually(lambda: topic in admin.list_topics(), "the topic is listed")
         broker = admin.describe_topics([topic])[topic].partitions[0].leader
     file = plan(tmp_path / "plan", entry(topic, 0, broker))
     done = reassign(bootstrap, "--cancel", "--reassignment-json-file", file, "--preserve-throttles")

@@ -8,6 +8,7 @@ from tidelog import Admin
 from tidelog.clients.admin import AlterConfigOp, ConfigResource, OpType, ResourceType
 from tidelog.coordinator.transaction.records import decode_value, encode_key, encode_value
 from tidelog.coordinator.transaction.state import State
+from tidelog.errors import RetriableError, error_class
 from tidelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -86,18 +87,21 @@ def open_transaction(
 def produce(
     connection: RawConnection, topic: str, index: int, batch: bytes, transactional_id: str | None = None
 ) -> None:
+    """Write a batch. Kafka refuses it for a while, until it knows the topic or the transaction."""
     data = ProduceRequest.PartitionProduceData(index=index, records=batch)
-    answer = connection.ask(
-        ProduceRequest(
-            transactional_id=transactional_id,
-            acks=-1,
-            timeout_ms=5000,
-            topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
-        ),
-        ProduceResponse,
-        9,
+    request = ProduceRequest(
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=5000,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
     )
-    assert answer.responses[0].partition_responses[0].error_code == 0
+
+    def written() -> bool:
+        code = connection.ask(request, ProduceResponse, 9).responses[0].partition_responses[0].error_code
+        assert code == 0 or issubclass(error_class(code), RetriableError), error_class(code)
+        return code == 0
+
+    eventually(written, "the batch is written")
 
 
 def hanging_transaction(connection: RawConnection, bootstrap: str, topic: str, transactional_id: str) -> int:
