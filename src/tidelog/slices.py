@@ -79,7 +79,9 @@ class SliceRunner:
         self._waiting.append(work)
         if len(self._waiting) == 1:
             self._idle.clear()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            # Requests are handled before the callbacks of the same turn: the next slice comes a turn later.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._go_on)
 
     def _go_on(self) -> None:
         if _is_done(self._waiting[0]):

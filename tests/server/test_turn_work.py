@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from tidelog.network.loop import BrokerLoop
 from tidelog.network.request import Request
 from tidelog.protocol.message import sliced_encoder_for
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -57,12 +59,9 @@ def test_each_setting_is_described_in_a_step_of_its_own(kind: int, name: str, le
     assert sum(1 for _ in encoding) >= elements // ELEMENTS_PER_SLICE
 
 
-def test_a_slice_ends_before_a_produce_has_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_has_one_slice_of_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = 0
-    turns: list[int] = []
-
-    def clock() -> int:
-        return now_ns
+    turns = [0]
 
     def work(steps: int) -> Slices[None]:
         nonlocal now_ns
@@ -71,17 +70,35 @@ def test_a_slice_ends_before_a_produce_has_waited_for_long(monkeypatch: pytest.M
             turns[-1] += 1
             yield
 
+    def poll(timeout: float | None, most: int) -> list[tuple[int, int]]:
+        turns.append(0)
+        return real_poll(timeout, most)
+
     async def run() -> None:
         runner = SliceRunner()
-        turns.append(0)
-        runner.start(work(100))
-        done = asyncio.create_task(runner.drain())
-        while not done.done():
-            turns.append(0)
-            await asyncio.sleep(0)
+        reading, writing = os.pipe()
 
-    monkeypatch.setattr("tidelog.slices.perf_counter_ns", clock)
-    asyncio.run(run())
+        def on_event(_: int) -> None:
+            loop.unregister(reading)
+            runner.start(work(100))
+            done.set()
+
+        done = asyncio.Event()
+        loop.register(reading, on_event)
+        os.write(writing, b"a request")
+        await done.wait()
+        await runner.drain()
+        os.close(reading)
+        os.close(writing)
+
+    monkeypatch.setattr("tidelog.slices.perf_counter_ns", lambda: now_ns)
+    loop = BrokerLoop(1)
+    real_poll = loop.direct._poll
+    monkeypatch.setattr(loop.direct, "_poll", poll)
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
     assert sum(turns) == 100
     assert max(turns) <= SLICE_NS // STEP_NS + 1
     assert SLICE_NS <= 300_000
