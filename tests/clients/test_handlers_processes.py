@@ -196,6 +196,7 @@ def test_a_process_that_froze_beyond_its_session_does_no_harm_when_it_wakes(crew
     crew.wait_for(lambda: len(crew.handled()) > 200, "the first works")
     crew.members[0].send_signal(signal.SIGSTOP)
     before = committed(crew.bootstrap, crew.group, crew.topic, PARTITIONS)
+    uncommitted = len(crew.handled()) - sum(max(offset, 0) for offset in before)
     second = crew.start(**session)
     crew.wait_for(
         lambda: len({at for who, at, _ in crew.handled() if who == second}) == PARTITIONS, "it takes over"
@@ -207,8 +208,8 @@ def test_a_process_that_froze_beyond_its_session_does_no_harm_when_it_wakes(crew
     for partition in range(PARTITIONS):
         taken = [offset for who, at, offset in crew.handled() if (who, at) == (second, partition)]
         assert taken[0] == max(before[partition], 0), "the other begins at what was committed"
-    # What the frozen one had in its queue is not handled by it any more, but for the record at hand.
-    again = len(crew.handled()) - count * PARTITIONS
-    assert again < 200, f"{again} records were handled again"
+    # What the frozen one had in its queue is not handled by it any more, but for a few records at hand.
+    again = len(crew.handled()) - count * PARTITIONS - uncommitted
+    assert again < 100, f"{again} records were handled again that were not due"
     assert committed(crew.bootstrap, crew.group, crew.topic, PARTITIONS) == [count] * PARTITIONS
     assert first != second

@@ -19,6 +19,7 @@ from tidelog.testing import Broker
 
 Row = dict[str, object]
 QUICK = {"fetch.max.wait.ms": "50", "retry.backoff.ms": "20"}
+WAIT_MS = 1500
 
 
 def settings(bootstrap: str, options: dict[str, str] | None = None, **more: object) -> ReadSettings:
@@ -138,7 +139,7 @@ def test_offsets_that_are_gone_fail_the_read(broker: Broker, cut: str) -> None:
 
 
 def test_offsets_that_are_gone_can_be_passed_over(broker: Broker, cut: str) -> None:
-    given = settings(broker.bootstrap_servers, fail_on_data_loss=False, poll_timeout_ms=300)
+    given = settings(broker.bootstrap_servers, fail_on_data_loss=False, poll_timeout_ms=WAIT_MS)
     assert offsets(cut, 5, 15, given) == list(range(10, 15))
     assert offsets(cut, 2, 8, given) == []
     assert offsets(cut, 15, 30, given) == list(range(15, 20))
@@ -146,8 +147,9 @@ def test_offsets_that_are_gone_can_be_passed_over(broker: Broker, cut: str) -> N
 
 
 def test_a_range_beyond_the_end_is_not_waited_for_for_ever(broker: Broker, cut: str) -> None:
-    given = settings(broker.bootstrap_servers, poll_timeout_ms=200)
-    with pytest.raises(DataLoss, match=r"offsets 20 to 30 cannot be read: no record came within 200 ms"):
+    given = settings(broker.bootstrap_servers, poll_timeout_ms=WAIT_MS)
+    late = rf"offsets 20 to 30 cannot be read: no record came within {WAIT_MS} ms"
+    with pytest.raises(DataLoss, match=late):
         rows(cut, 15, 30, given)
     with pytest.raises(DataLoss, match=r"offsets 40 to 50 cannot be read: the log ends before it"):
         rows(cut, 40, 50, given)
@@ -157,7 +159,7 @@ def test_a_topic_that_is_gone_is_lost_data(broker: Broker) -> None:
     with pytest.raises(
         DataLoss, match="nowhere-0: offsets 0 to 5 cannot be read: the topic or partition does not exist"
     ):
-        rows("nowhere", 0, 5, settings(broker.bootstrap_servers, poll_timeout_ms=100))
+        rows("nowhere", 0, 5, settings(broker.bootstrap_servers, poll_timeout_ms=WAIT_MS))
 
 
 def test_a_broker_that_restarts_is_found_again() -> None:
