@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from tests.cli.client_tools import NewName, make_topic, runner
 from tests.support.group_members import Members
 from tests.support.scale import scale
 from tidelog.cli.bundle_parts import lines_since, scraped
+from tidelog.cli.main import main
 from tidelog.cli.redaction import REMOVED, Redactor, is_secret_name
 from tidelog.testing import Broker
 
@@ -109,6 +111,16 @@ def test_metrics_are_asked_for_at_any_form_of_the_address(
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
     assert scraped(address) == "up 1\n"
     assert asked == ["http://127.0.0.1:1/metrics"]
+
+
+def test_the_servers_of_the_settings_file_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP_SERVER", "127.0.0.1:2")
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=127.0.0.1:1\n")
+    call = ["bundle", "--to", str(tmp_path / "b.zip"), "--command-config", str(file)]
+    assert "no broker answered at 127.0.0.1:1:" in CliRunner().invoke(main, call).stderr
 
 
 def test_lines_since_a_time(tmp_path: Path) -> None:

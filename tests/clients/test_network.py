@@ -112,7 +112,7 @@ def test_a_peer_that_does_not_know_our_version_is_asked_in_its_oldest() -> None:
     ("answer", "reason"),
     [
         (raw(b"HTTP/1.1 400 Bad Request"), "so no Kafka broker is speaking"),
-        (hang_up, "the broker closed it"),
+        (hang_up, r"the broker closed it; a listener with TLS does so to a client without it"),
         (raw(struct.pack(">ii", 4, 999)), "answer 999 came where 1 was due"),
     ],
 )

@@ -92,5 +92,6 @@ def bundle(
         f"{path}: {archive.count} files" + (f", {failed} parts are missing: errors.txt" if failed else "")
     )
     if not answered:
-        click.echo(f"tidelog: no broker answered at {bootstrap_server}: the cluster is not in it", err=True)
+        servers = settings["bootstrap.servers"]  # of the file, if no flag names others
+        click.echo(f"tidelog: no broker answered at {servers}: the cluster is not in it", err=True)
         ctx.exit(1)

@@ -45,6 +45,9 @@ R = TypeVar("R", bound=Message)
 Done = Callable[[Buffer | None, KafkaError | None], None]
 """Called once for each request, with the body of its answer or with the error."""
 
+# What a closed first connection mostly means: the broker takes our request for a broken TLS handshake.
+TLS_HINT = "a listener with TLS does so to a client without it (security.protocol)"
+
 
 @dataclass(slots=True)
 class _InFlight:
@@ -334,7 +337,12 @@ class AsyncConnection:
         request = ApiVersionsRequest(client_software_name="tidelog", client_software_version=__version__)
         self.versions = {api_key(ApiVersionsRequest): ApiVersionsRequest.VERSIONS}
         version = ApiVersionsRequest.VERSIONS.high
-        body = await self._exchange(request, version)
+        try:
+            body = await self._exchange(request, version)
+        except NetworkException as error:
+            if self._security.context is None and str(error).endswith("the broker closed it"):
+                raise NetworkException(f"{error}; {TLS_HINT}") from None
+            raise
         if int.from_bytes(body[:2], "big", signed=True) == UnsupportedVersion.code:
             # A broker that does not support our version answers in version 0, which all brokers support.
             version = 0
