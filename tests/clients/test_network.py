@@ -373,8 +373,8 @@ def test_a_topic_that_somebody_waits_for_is_in_use() -> None:
 def test_topics_that_nobody_uses_are_forgotten() -> None:
     async def main(broker: FakeBroker) -> None:
         async with client(broker.bootstrap, metadata_max_age_ms=20) as network:
-            network.topic_idle_ms = 100
             await network.topic("old", timeout=5)
+            network.topic_idle_ms = 100  # earlier, a slow machine would forget the topic before its answer
             await network.wait_for(lambda: "old" not in network.view.topics, 5, "still there")
             assert "old" not in network.topics
 
