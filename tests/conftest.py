@@ -7,12 +7,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support import secure_clients, spark_jvm
 
 # How long an example takes says something of the machine, nothing of the code.
-settings.register_profile("without-deadline", deadline=None)
+settings.register_profile("without-deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("without-deadline")
 
 secure_clients.install_if_secured()

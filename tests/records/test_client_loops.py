@@ -23,7 +23,9 @@ HEADERS = st.lists(st.tuples(st.binary(max_size=20).map(lambda b: b.hex().encode
 )
 RECORDS = st.lists(st.tuples(TIMES, BYTES, BYTES, HEADERS), min_size=1, max_size=50)
 QUICK = settings(
-    max_examples=scale(60, 2000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=scale(60, 2000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -10,7 +10,7 @@ from tests.support.simdisk import Inode, SimulatedDisk, SimulatedFile
 from tidelog.storage import index as index_module
 from tidelog.storage.index import GrowingOffsetIndex, GrowingTimeIndex, StoredOffsetIndex, StoredTimeIndex
 
-PATCHED = [HealthCheck.function_scoped_fixture]  # the same for every example
+PATCHED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # the same for every example
 INT_MAX = (1 << 31) - 1
 rising = st.lists(st.integers(0, INT_MAX), unique=True, max_size=30).map(sorted)
 
