@@ -103,6 +103,14 @@ class Connector:
         """The values of each micro-batch until no more is available."""
         return self._ask({"do": "stream", "options": options, "checkpoint": str(checkpoint)})
 
+    def write(self, options: Json, values: list[str]) -> Json:
+        """Write a batch of values; nothing, or the `error`."""
+        return self._ask({"do": "write", "options": options, "values": values})
+
+    def copy(self, source: Json, sink: Json, checkpoint: Path) -> Json:
+        """Write what a stream reads until no more is available; nothing, or the `error`."""
+        return self._ask({"do": "copy", "options": source, "sink": sink, "checkpoint": str(checkpoint)})
+
     def _ask(self, job: Json) -> Json:
         process = self._process
         assert process is not None
@@ -157,10 +165,11 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    jobs = {"batch": _batch, "stream": _stream, "write": _write, "copy": _copy}
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            done = _batch(spark, job) if job["do"] == "batch" else _stream(spark, job)
+            done = jobs[job["do"]](spark, job)
         except Exception as error:
             done = {"error": str(error)}
         print(json.dumps(done), flush=True)
@@ -182,6 +191,20 @@ def _stream(spark: SparkSession, job: dict[str, dict[str, str]]) -> Json:
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return {"batches": batches}
+
+
+def _write(spark: SparkSession, job: dict[str, dict[str, str]]) -> Json:
+    frame = spark.createDataFrame([(value,) for value in job["values"]], "value string")
+    frame.write.format("kafka").options(**job["options"]).save()
+    return {}
+
+
+def _copy(spark: SparkSession, job: dict[str, dict[str, str]]) -> Json:
+    frame = spark.readStream.format("kafka").options(**job["options"]).load().select("key", "value")
+    writer = frame.writeStream.format("kafka").options(**job["sink"])
+    query = writer.option("checkpointLocation", str(job["checkpoint"])).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return {}
 
 
 if __name__ == "__main__":

@@ -175,3 +175,21 @@ def test_the_connector_of_spark_logs_in(
     streamed = connector.stream({**options, "startingOffsets": "earliest"}, tmp_path / "checkpoint")
     assert "error" not in streamed, streamed
     assert streamed["batches"] == {"0": [f"{number:02d}" for number in range(20)]}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_connector_of_spark_writes_with_a_login(
+    broker: Broker, connector: Connector, tmp_path: Path, topic: str, mechanism: str
+) -> None:
+    options: dict[str, object] = {f"kafka.{name}": value for name, value in client_file(mechanism).items()}
+    options["kafka.bootstrap.servers"] = broker.address_of("LOGIN")
+    copied = topic_of_test(broker.address_of("PLAINTEXT"), f"copied-{mechanism}")
+    values = [f"{number:02d}" for number in range(20)]
+    assert connector.write({**options, "topic": topic}, values) == {}
+    source = {**options, "subscribe": topic, "startingOffsets": "earliest"}
+    assert connector.copy(source, {**options, "topic": copied}, tmp_path / "checkpoint") == {}
+    for name in (topic, copied):
+        rows = connector.batch({**options, "subscribe": name})
+        assert "error" not in rows, rows
+        assert isinstance(rows["rows"], list)
+        assert sorted(bytes.fromhex(row[5]).decode() for row in rows["rows"]) == values
