@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidelog.clock import Clock, Scheduler
@@ -149,7 +150,7 @@ class ZooKeeperMembership:
         for entity_path, configs in state.entity_configs.items():
             metadata.set_entity_configs(entity_path, configs)
         self._overrides = TopicOverrides(self._store.topic_configs)
-        await self._overrides.load(_topics_with_logs(logs))
+        await self._overrides.load(topics_with_logs(logs))
         self._make_controller(metadata, listener)
         self._links = TransactionLinks(self._config, self._broker_id, metadata)
         return state
@@ -493,11 +494,11 @@ def _announced(features: Features) -> dict[str, tuple[int, int]]:
     return {name: (max(1, low), high) for name, (low, high) in features.items()}
 
 
-def _topics_with_logs(logs: LogManager) -> list[str]:
-    found = set()
+def topics_with_logs(logs: LogManager) -> list[str]:
+    """The topics of the folders that can be read. The load of the logs takes the others offline."""
+    found: set[str] = set()
     for log_dir in logs.log_dirs.online:
-        for name in logs.disk.listdir(log_dir.path):
-            key = parse_partition(name)
-            if key is not None:
-                found.add(key[0])
+        with suppress(OSError):
+            keys = map(parse_partition, logs.disk.listdir(log_dir.path))
+            found.update(key[0] for key in keys if key is not None)
     return sorted(found)

@@ -279,9 +279,13 @@ class Replication:
     def broken_replicas(self) -> Iterator[str]:
         """The replicas in log folders that broke, which lead or are in sync although another one could lead.
 
-        Once the controller knows of them, there are none.
+        Once the controller knows of them, there are none. Partitions of topics that are being deleted stay as
+        they are, as in Kafka.
         """
+        deleted = self._tree.children(paths.DELETE_TOPICS)
         for (topic, index), state in self._states.items():
+            if topic in deleted:
+                continue
             offline = [member for member in state.isr if self._is_offline(member, (topic, index))]
             if offline and len(offline) < len(state.isr):
                 yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from tests.storage.cleaner.helpers import KEY, World, offsets, records, settings
 from tests.storage.helpers import NOW
+from tests.support.faults import Fault
 from tests.support.simdisk import SimulatedDisk
 from tidelog.storage.cleaner.log_cleaner import CleanerSettings, Throttle
 from tidelog.storage.disk import RealDisk
@@ -78,6 +80,15 @@ def test_the_checkpoint_has_kafkas_format_and_is_read_at_the_next_start() -> Non
     world.restart()
     assert world.cleaner.checkpoints == {KEY: 12}
     assert world.cleaner.range_of(world.log).dirty_bytes == 0
+
+
+def test_a_folder_whose_checkpoint_cannot_be_read_is_taken_offline() -> None:
+    world = filled()
+    world.clean()
+    assert isinstance(world.disk, SimulatedDisk)
+    world.disk.faults.add(Fault(errno.EIO, ("read",), "cleaner-offset-checkpoint"))
+    world.cleaner.start()
+    assert [log_dir.path for log_dir in world.manager.log_dirs.offline] == ["/data"]
 
 
 def test_a_checkpoint_that_cannot_be_right_has_the_whole_log_cleaned(

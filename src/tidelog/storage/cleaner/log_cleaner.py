@@ -149,9 +149,16 @@ class LogCleaner(LogManagerListener):
     # -- life
 
     def start(self) -> None:
-        """Read the cleaner checkpoints, and begin to clean after the backoff."""
-        for log_dir in self._manager.log_dirs.online:
-            self.checkpoints.update(log_dir.checkpoint(CLEANER_OFFSETS).read() or {})
+        """Read the cleaner checkpoints, and begin to clean after the backoff.
+
+        A log folder whose checkpoint cannot be read is taken offline.
+        """
+        log_dirs = self._manager.log_dirs
+        for log_dir in list(log_dirs.online):
+            try:
+                self.checkpoints.update(log_dir.checkpoint(CLEANER_OFFSETS).read() or {})
+            except OSError as error:
+                log_dirs.take_offline(log_dir, error)
         self._manager.listen(self)
         self._later(self.settings.backoff_ms)
 
