@@ -227,3 +227,21 @@ def test_rows_of_files_without_a_newer_column_get_nulls(tmp_path: Path) -> None:
         {"name": "b", "value": None, "note": "new"},
         {"name": "c", "value": None, "note": "new"},
     ]
+
+
+@pytest.mark.parametrize(
+    "value", [True, 1.5, b"x", "x", date(2026, 1, 1), Decimal("1.50")], ids=lambda value: type(value).__name__
+)
+def test_values_of_every_type_are_replaced(tmp_path: Path, value: object) -> None:
+    tables = without_spark(tmp_path)
+    kind = pa.scalar(value).type
+
+    def write(batch: int, names: list[str], values: list[object]) -> None:
+        columns = {"name": pa.array(names), "value": pa.array(values, kind)}
+        tables.write(frame(columns), "users", writer="test", batch=batch, keys=("name",))
+
+    write(0, ["a", "b", "c"], [value, None, None])
+    write(1, ["b", "c", "d"], [value, None, value])
+    write(2, ["a"], [None])
+    found = {row["name"]: row["value"] for row in tables.delta("users").to_pyarrow_table().to_pylist()}
+    assert found == {"a": None, "b": value, "c": None, "d": value}

@@ -192,18 +192,19 @@ def _updated(old: pa.Table, positions: pa.Array, rows: pa.Table, keys: Sequence[
         column = old[field.name]
         if field.name not in keys:  # the keys are the same
             new = one_array(rows[field.name])
-            if pa.types.is_nested(field.type):
-                column = _nested_updated(column, mask, positions, new)
+            if pa.types.is_nested(field.type) or pa.types.is_boolean(field.type):
+                column = _taken(column, mask, positions, new)
             else:
                 column = pc.replace_with_mask(column, mask, new.take(chosen))
         columns.append(column)
     return pa.table(columns, schema=old.schema)
 
 
-def _nested_updated(
-    column: pa.ChunkedArray, mask: pa.Array, positions: pa.Array, new: pa.Array
-) -> pa.ChunkedArray:
-    """The same for lists, maps and structs, which Arrow does not replace by a mask."""
+def _taken(column: pa.ChunkedArray, mask: pa.Array, positions: pa.Array, new: pa.Array) -> pa.ChunkedArray:
+    """The same for lists, maps, structs and booleans.
+
+    Arrow does not replace nested values by a mask, and PyArrow 23 makes invalid arrays of booleans.
+    """
     count = len(column)
     own: npt.NDArray[np.int64] = np.arange(count)
     others = positions.fill_null(0).to_numpy().astype(np.int64) + count
