@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
 from tidelog.spark.tables import TableError, Tables, keyed, task_files
+from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.key_lookup import KeyLookup
 from tidelog.spark.tables.live_files import live_paths
 from tidelog.spark.tables.task_files import WrittenFile
@@ -245,3 +246,23 @@ def test_values_of_every_type_are_replaced(tmp_path: Path, value: object) -> Non
     write(2, ["a"], [None])
     found = {row["name"]: row["value"] for row in tables.delta("users").to_pyarrow_table().to_pylist()}
     assert found == {"a": None, "b": value, "c": None, "d": value}
+
+
+def test_a_table_that_another_writer_creates_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = without_spark(tmp_path)
+    snapshot = DeltaLog.snapshot
+    raced: list[str] = []
+
+    def late(self: DeltaLog, version: int | None = None, timestamp: str | datetime | None = None) -> Snapshot:
+        if not raced:
+            raced.append(self.name)
+            users(tables, 0, ["a"], 0)
+            raise TableError("there was no table a moment ago")
+        return snapshot(self, version, timestamp)
+
+    monkeypatch.setattr(DeltaLog, "snapshot", late)
+    users(tables, 1, ["b"], 1)
+    rows = sorted((row["name"], row["value"]) for row in tables.delta("users").to_pyarrow_table().to_pylist())
+    assert rows == [("a", 0), ("b", 1)]

@@ -96,9 +96,9 @@ def _opened(log: DeltaLog) -> Snapshot | None:
     try:
         return log.snapshot()
     except (TableError, DeltaError):
-        if log.exists():
-            raise
-        return None
+        if not log.exists():
+            return None
+    return log.snapshot()  # another writer has created it meanwhile, or it fails again
 
 
 def nullable(schema: StructType) -> StructType:
