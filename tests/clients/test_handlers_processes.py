@@ -21,6 +21,7 @@ from tests.support.wait import eventually
 
 NewName = Callable[[str], str]
 
+# The handler takes a while for each record: processes are killed and added while handlers run.
 HANDLERS = """\
 import os, time
 

@@ -128,7 +128,7 @@ def list_profiles(output: str) -> None:
 def set_(name: str, settings: tuple[str, ...]) -> None:
     """Change brokers, colour, description or settings of a profile.
 
-    Names are bootstrap_servers, colour, description, and those of clients' settings. An empty value removes a
+    NAME is bootstrap_servers, colour, description, or a setting of Kafka's clients. An empty VALUE removes a
     setting.
     """
     with complaining():

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 MISSING = "tidelog sql needs DuckDB and pyarrow: pip install 'tidelog[sql]'"
 MISSING_TABLE = re.compile(r"Table with name (\S+) does not exist")
-# A consumer does not list them.
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 OUTPUTS = ("table", "json", "csv", "yaml", "parquet")
 
 
@@ -92,6 +90,7 @@ def run(query: str, settings: dict[str, object], *, explain: bool, ordered: bool
     from tidelog.cli.sql_plan import Evaluator, plan_query
     from tidelog.cli.sql_topics import add_topic, fetch, topic_read
     from tidelog.clients.consumer.blocking import Consumer
+    from tidelog.metadata.state import INTERNAL_TOPICS
 
     def execute(text: str, values: list[object]) -> object:
         rows = connection.execute(text, values).fetchall()  # a result that is left over blocks the connection
@@ -100,6 +99,7 @@ def run(query: str, settings: dict[str, object], *, explain: bool, ordered: bool
     evaluator = Evaluator(execute)
     evaluator.tree(query)  # fails before a broker is asked
     with Consumer(settings) as consumer:
+        # A consumer does not list internal topics.
         known = topic_names(consumer, settings) | {name for name in INTERNAL_TOPICS if name in query}
         plan = plan_query(query, dict.fromkeys(known), evaluator)
         reads = [topic_read(consumer, topic, wanted, ordered) for topic, wanted in plan.topics.items()]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog import __version__
-from tidelog.clients.connection import agreed_version, api_key, api_name, reason_of, tls_reason
+from tidelog.clients.connection import CLOSED, agreed_version, api_key, api_name, reason_of, tls_reason
 from tidelog.clients.errors import SslAuthenticationException
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network_metrics import NetworkMetrics
@@ -340,7 +340,7 @@ class AsyncConnection:
         try:
             body = await self._exchange(request, version)
         except NetworkException as error:
-            if self._security.context is None and str(error).endswith("the broker closed it"):
+            if self._security.context is None and str(error).endswith(CLOSED):
                 raise NetworkException(f"{error}; {TLS_HINT}") from None
             raise
         if int.from_bytes(body[:2], "big", signed=True) == UnsupportedVersion.code:

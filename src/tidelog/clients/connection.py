@@ -32,6 +32,9 @@ R = TypeVar("R", bound=Message)
 # Larger than any answer to an admin request. A larger length means that the peer is no Kafka broker.
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
 
+CLOSED = "the broker closed it"
+"""The reason of a connection that ended without an error of the system."""
+
 _LENGTH = struct.Struct(">i")
 _TIME_LIMIT = struct.Struct("ll")  # seconds and microseconds, as in struct timeval
 _UNSUPPORTED = struct.pack(">h", UnsupportedVersion.code)
@@ -267,7 +270,7 @@ class Connection:
             self._limit(remaining)
             count = self._socket.recv_into(view[done:], size - done, flags)
             if not count:
-                raise OSError("the broker closed it")
+                raise OSError(CLOSED)
             done += count
         return view
 
@@ -301,10 +304,10 @@ def reason_of(error: OSError | ProtocolError) -> str:
     if not isinstance(error, OSError):
         return str(error)
     if isinstance(error, ssl.SSLError):  # its number is no number of the system
-        return "the broker closed it" if isinstance(error, ssl.SSLEOFError) else str(error)
+        return CLOSED if isinstance(error, ssl.SSLEOFError) else str(error)
     number = error.errno or 0
     words = os.strerror(number) if number > 0 else error.strerror or str(error)
-    return words or "the broker closed it"
+    return words or CLOSED
 
 
 def tls_reason(error: OSError) -> str:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tidelog.clients.connection import CLOSED
 from tidelog.protocol.wire import Buffer
 from tidelog.records.loops import Block
 
@@ -186,7 +187,7 @@ class PlainStream:
             self._end(error.strerror or str(error))
             return
         if count == 0:
-            self._end("the broker closed it")
+            self._end(CLOSED)
             return
         if count == self._reader.missing:
             self._gather(1)  # before the delivery, which may wake a thread that wants to run then
@@ -237,7 +238,7 @@ class TlsStream(asyncio.BufferedProtocol):
         beneath, stream = await loop.create_connection(lambda: cls(reader, lost), sock=sock)
         transport = await loop.start_tls(beneath, stream, context, server_hostname=host)
         if transport is None or transport.is_closing():
-            raise ConnectionResetError("the broker closed it")
+            raise ConnectionResetError(CLOSED)
         stream._transport, stream._beneath = transport, beneath
         stream._closed = False
         return stream
@@ -254,7 +255,7 @@ class TlsStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError) and not isinstance(exc, ssl.SSLEOFError):
             self.alert = exc
-        self._end("the broker closed it" if exc is None else str(exc))
+        self._end(CLOSED if exc is None else str(exc))
 
     def write(self, parts: Sequence[Buffer], drained: Drained | None = None) -> None:
         if self._transport is None or self._closed:

@@ -193,7 +193,10 @@ FromBroker = ConsoleSettings | Levels | SnapshotPart | FiguresAnswer | Connectio
 
 
 class Ask(Message):
-    """A question. "snapshot" asks for all rows that changed, "topic" for those of one topic."""
+    """A question of the console.
+
+    "snapshot" asks for the changed rows of all topics and groups, "topic" for the changed rows of one topic.
+    """
 
     number: int
     question: Question

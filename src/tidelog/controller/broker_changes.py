@@ -178,10 +178,10 @@ class BrokerChanges:
     # --- controlled shutdown
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
-        """Move leaderships away from a broker that wants to stop; returns those that stay with it so far.
+        """Move the leaderships of a broker that wants to stop. Returns the partitions that it still leads.
 
-        They stay for good, and none is returned, if no other broker is left or all others shut down, too: the
-        broker would ask again and wait in vain.
+        Returns none if no other broker runs, or if all others shut down, too: no partition can get another
+        leader, and a broker that got partitions back would ask again.
 
         Raises BrokerNotAvailable if the broker is not registered, StaleBrokerEpoch if it registered anew.
         """

@@ -477,7 +477,7 @@ class ClusterController:
         )
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
-        """Move leaderships away from a broker that wants to stop; returns those that stay with it.
+        """Move the leaderships of a broker that wants to stop. Returns the partitions that it still leads.
 
         Raises BrokerNotAvailable if the broker is not registered, StaleBrokerEpoch if it registered anew.
         """

@@ -16,12 +16,11 @@ from struct import Struct
 from threading import Lock
 from typing import Final, Protocol
 
+from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC
+
 HEADER: Final = Struct(">qi4xb6xi")
 """Base offset, length, magic and last offset delta of a batch."""
 
-HEADER_BYTES: Final = 61
-LENGTH_BYTES: Final = 12
-MAGIC: Final = 2
 WALK_BYTES: Final = 64 << 10
 SMALL_WALK_BYTES: Final = 4 << 10
 REMEMBER_BYTES: Final = 256 << 10
@@ -166,19 +165,19 @@ def _opened(path: str) -> Iterator[int]:
 def _walk(file: int, position: int, size: int, offset: int, known: _Positions) -> tuple[int, int, int] | None:
     """Position, base offset and size of the first batch that ends at or after an offset."""
     chunk, remembered = WALK_BYTES, position
-    while position + HEADER_BYTES <= size:
+    while position + HEADER_SIZE <= size:
         data = os.pread(file, min(chunk, size - position), position)
         at = 0
-        while at + HEADER_BYTES <= len(data):
+        while at + HEADER_SIZE <= len(data):
             base, length, magic, delta = HEADER.unpack_from(data, at)
-            if magic != MAGIC or length < HEADER_BYTES - LENGTH_BYTES:
+            if magic != MAGIC or length < HEADER_SIZE - LENGTH_OVERHEAD:
                 raise LogMoved("a batch of an old format, or none")
             if base + delta >= offset:
-                return position + at, base, LENGTH_BYTES + length
+                return position + at, base, LENGTH_OVERHEAD + length
             if position + at - remembered >= REMEMBER_BYTES:
                 remembered = position + at
                 known.add(base, remembered)
-            at += LENGTH_BYTES + length
+            at += LENGTH_OVERHEAD + length
         if at == 0:
             raise LogMoved("a file is shorter than its segment")
         chunk = SMALL_WALK_BYTES if at > len(data) else WALK_BYTES  # large batches: bodies are not read
@@ -189,13 +188,13 @@ def _walk(file: int, position: int, size: int, offset: int, known: _Positions) -
 def _whole_batches(data: bytes, limit: int) -> tuple[int, int]:
     """How many bytes the whole batches below `limit` take, and the offset after them."""
     at, following = 0, -1
-    while at + HEADER_BYTES <= len(data):
+    while at + HEADER_SIZE <= len(data):
         base, length, magic, delta = HEADER.unpack_from(data, at)
-        if magic != MAGIC or length < HEADER_BYTES - LENGTH_BYTES:
+        if magic != MAGIC or length < HEADER_SIZE - LENGTH_OVERHEAD:
             raise LogMoved("a batch of an old format, or none")
-        if base >= limit or at + LENGTH_BYTES + length > len(data):
+        if base >= limit or at + LENGTH_OVERHEAD + length > len(data):
             break
-        at += LENGTH_BYTES + length
+        at += LENGTH_OVERHEAD + length
         following = base + delta + 1
     return at, following
 
@@ -213,11 +212,11 @@ def _indexed(file: int, log: LeaderLog, segment: tuple[int, int], is_active: boo
                 position = _last_entry(index, offset - base)
         except FileNotFoundError:
             return 0
-    if not 0 < position <= size - HEADER_BYTES:
+    if not 0 < position <= size - HEADER_SIZE:
         return 0
     # The index may be older than the segment: it must point to a batch that does not lie behind.
     first, length, magic, _ = HEADER.unpack(os.pread(file, HEADER.size, position))
-    is_batch = magic == MAGIC and length >= HEADER_BYTES - LENGTH_BYTES
+    is_batch = magic == MAGIC and length >= HEADER_SIZE - LENGTH_OVERHEAD
     return position if is_batch and base <= first <= offset else 0
 
 

@@ -212,7 +212,7 @@ class _States:
 class TopicReader:
     """Fetches batches and offsets of one topic, with a few retries after elections.
 
-    `logs` are those of a broker on this host, which are read without asking the broker for records.
+    `logs` are the logs of a broker on this host. Their records are read from files, without a fetch.
     """
 
     def __init__(self, admin: AsyncAdmin, topic: str, logs: LocalLogs | None = None) -> None:

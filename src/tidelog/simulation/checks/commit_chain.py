@@ -158,7 +158,7 @@ class CommitChain:
         at = bisect_right(self._sure_offsets, offset)
         return self._done_above[at] if at < len(self._sure_offsets) else NEVER
 
-    # -- what is told
+    # -- the words of a problem
 
     def _strange(self, commit: Commit) -> str:
         if commit.sent > self._done_after(commit.offset):

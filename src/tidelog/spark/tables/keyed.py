@@ -173,7 +173,7 @@ _COUNT = "count"
 
 
 def _with_values(keys: pa.Table, file: LiveFile, wanted: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """The key columns with those that are in the name of the file's folder."""
+    """The key columns of a file, also those whose value is only in the name of its folder."""
     values = dict(file.values)
     for name in wanted:
         if name in values:
@@ -183,7 +183,7 @@ def _with_values(keys: pa.Table, file: LiveFile, wanted: Sequence[str], schema: 
 
 
 def _updated(old: pa.Table, positions: pa.Array, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The old rows, and in the places of those that have a position the rows of the batch."""
+    """The rows of a file. A row with a position is replaced by the batch's row at that position."""
     if positions.null_count == len(positions):
         return old
     mask, chosen = pc.is_valid(positions), positions.drop_null()
