@@ -221,6 +221,20 @@ def test_a_prepared_transaction_ends_as_its_owners_decided() -> None:
     assert rules(check(history, [final([], BOTH)])) == {"lost"}
 
 
+def test_a_kept_transaction_takes_records_of_its_first_owner_until_it_ends() -> None:
+    open_ = [*init("i"), Line("i", INVOKE, "begin", "T", detail="x:7:1")]
+    kept = [Line("j", INVOKE, "init", detail="x"), Line("j", OK, "init", detail="7:1")]
+    other = [Line("j", INVOKE, "init", detail="x"), Line("j", OK, "init", detail="7:2")]
+    late = [Line("i", INVOKE, "write", "T", (Entry(*P, -1, "T.0"),))]
+    ended = ends("j", "T", "abort")
+    stored = [final([], [a(0, "T.0")])]
+    assert check([*open_, *kept, *late, *ended], stored) == []
+    assert check([*open_, *kept, *late], stored) == []
+    assert rules(check([*open_, *other, *late, *ended], stored)) == {"fenced"}
+    assert rules(check([*open_, *kept, *ended, *late], stored)) == {"fenced"}
+    assert "G1a" in rules(check([*open_, *kept, *late, *ended], [final([a(0, "T.0")])]))
+
+
 # -- offsets
 
 

@@ -193,7 +193,11 @@ class _Seen:
                     self._add("fenced", f"{attempt.who} was superseded, and yet committed {transaction}")
             if transaction.prepared != NEVER:
                 continue  # its owner said that nothing more is sent; nobody holds it to that
+            # The leaders of the partitions learn of the new epoch when a kept transaction ends.
+            fenced = transaction.taken_over if self._model.is_kept(transaction) else -1
             for value, write in transaction.writes.items():
+                if write.invoked < fenced:
+                    continue
                 if value in self.uncommitted and self._model.is_fenced(transaction.who, write.invoked):
                     superseded = self._model.instances[transaction.who].superseded
                     self._add(

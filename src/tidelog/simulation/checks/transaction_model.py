@@ -71,6 +71,7 @@ class Transaction:
     name: str
     who: str
     begun: int
+    mark: str = ""  # transactional id, producer id and epoch: a later producer keeps it by these
     writes: dict[str, Write] = field(default_factory=dict)
     offsets: list[Entry] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
@@ -82,6 +83,11 @@ class Transaction:
     def commit_asked(self) -> int:
         """The line where a commit was first asked for."""
         return min((attempt.invoked for attempt in self.attempts if attempt.commit), default=NEVER)
+
+    @property
+    def taken_over(self) -> int:
+        """The line from which on a later producer of the id is known to have ended the transaction."""
+        return min((a.done for a in self.attempts if a.who != self.who and a.kind == OK), default=NEVER)
 
     @property
     def commit_known(self) -> int:
@@ -122,7 +128,7 @@ class Model:
         if line.what == "init":
             self._init(at, line)
         elif line.what == "begin":
-            self.transactions[line.txn] = Transaction(line.txn, line.who, at)
+            self.transactions[line.txn] = Transaction(line.txn, line.who, at, line.detail)
         elif line.what == "write":
             self._write(at, line)
         elif line.what == "offsets" and line.kind == INVOKE:
@@ -193,6 +199,11 @@ class Model:
 
     def is_fenced(self, who: str, at: int) -> bool:
         return at > self.instances[who].superseded
+
+    def is_kept(self, transaction: Transaction) -> bool:
+        """Whether a later producer of the id took the transaction over while it was open."""
+        kept = (f"{i.transactional_id}:{i.kept}" for i in self.instances.values() if i.kept)
+        return transaction.mark in kept
 
     def _verdict(self, transaction: Transaction) -> Verdict:
         attempts = [a for a in transaction.attempts if not self.is_fenced(a.who, a.invoked)]
