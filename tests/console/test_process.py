@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.console.site import Site
 from tests.support.wait import eventually, patience
@@ -32,6 +33,23 @@ def announce(broker, ready_file):
 
 run._announce = announce
 run.run_broker(None, dict(text.split("=", 1) for text in sys.argv[1:]), None, None)
+"""
+
+
+YIELDING = """
+import os, sys, threading
+from tidelog.console import process
+
+process._cores = lambda: int(sys.argv[2])
+process.yield_to_broker(sys.argv[1])
+
+def show():
+    print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+
+show()
+later = threading.Thread(target=show)
+later.start()
+later.join()
 """
 
 
@@ -152,9 +170,39 @@ def test_a_console_dies_with_its_broker_and_shares_nothing_with_it(tmp_path: Pat
             assert b"planted-word" not in Path(f"/proc/{pid}/{name}").read_bytes()
         mine = os.getpriority(os.PRIO_PROCESS, process.pid)
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(mine + NICENESS, 19)
-        assert os.sched_getscheduler(pid) == os.SCHED_BATCH
+        expected = os.SCHED_IDLE if len(os.sched_getaffinity(pid)) > 1 else os.SCHED_BATCH
+        threads = [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+        assert {os.sched_getscheduler(thread) for thread in threads} == {expected}
     finally:
         process.kill()
         process.wait(30)
         process.stdout.close()
     eventually(lambda: not is_running(pid), "the console is gone", patience(10))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have only niceness")
+@pytest.mark.parametrize(
+    ("policy", "cores", "scheduler", "niceness"),
+    [
+        ("auto", 2, "SCHED_IDLE", NICENESS),
+        ("auto", 1, "SCHED_BATCH", NICENESS),
+        ("idle", 1, "SCHED_IDLE", NICENESS),
+        ("batch", 2, "SCHED_BATCH", NICENESS),
+        ("normal", 2, "SCHED_OTHER", 0),
+    ],
+)
+def test_the_policy_decides_which_process_goes_first(
+    policy: str, cores: int, scheduler: str, niceness: int
+) -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    done = subprocess.run(
+        [sys.executable, "-c", YIELDING, policy, str(cores)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(getattr(os, scheduler)), str(min(mine + niceness, 19))] * 2
+
+
+def test_the_setting_reaches_the_console() -> None:
+    settings = {"console.listener": "127.0.0.1:0", "console.scheduling.policy": "normal"}
+    with Broker(settings) as broker:
+        [pid] = eventually(lambda: pids(broker), "the console answers", patience(60))
+        assert os.sched_getscheduler(pid) == os.SCHED_OTHER

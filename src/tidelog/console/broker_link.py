@@ -149,6 +149,8 @@ class ConsoleSettings(Message):
     reads_files: bool = False
     """Whether the console may read the broker's segment files: nobody needs leave to read a topic."""
 
+    scheduling_policy: str = "auto"
+
     def __repr__(self) -> str:
         return f"ConsoleSettings({self.cluster_name!r})"  # the client's settings have passwords
 

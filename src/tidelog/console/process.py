@@ -1,8 +1,8 @@
 """The process of a broker's console: `python -m tidelog.console.process LINK LISTENER`, two descriptors.
 
 The broker starts it and hands it the link, over which settings come and questions go, and the bound socket.
-It ends when the broker says so, and at once when the broker is gone. It runs at a lower priority than the
-broker: when a search over a large topic and a produce want the same core, the produce goes first.
+It ends when the broker says so, and at once when the broker is gone. It is a guest beside the broker: when a
+search over a large topic and a produce want the same core, the produce goes first.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 NICENESS: Final = 5
 """A third of the share of a process of normal priority, when a core is wanted by both."""
 
+IDLE_NICENESS: Final = 19
+"""Where the system has no SCHED_IDLE."""
+
 OTHERS: Final = "tidelog.console"
 """The logger of lines that other packages log, such as the HTTP server."""
 
@@ -73,12 +76,31 @@ def set_levels(levels: dict[str, int]) -> None:
         logging.getLogger(name).setLevel(min(level, logging.INFO))
 
 
-def yield_to_broker() -> None:
-    """Take a lower priority, and never interrupt the broker on a core: searches keep cores busy for long."""
+def yield_to_broker(policy: str) -> None:
+    """Take the place beside the broker that `console.scheduling.policy` gives, with all later threads.
+
+    A broker that wakes up interrupts an idle process at once. Any other process may first use up its slice of
+    some milliseconds, whatever its niceness. But an idle process starves if the broker fills every core: its
+    loop cannot do that where there are two.
+    """
+    if policy == "auto":
+        policy = "idle" if _cores() > 1 else "batch"
+    if policy == "normal":
+        return
     with contextlib.suppress(OSError):
-        os.nice(NICENESS)
         if sys.platform.startswith("linux"):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            os.nice(NICENESS)
+            scheduler = os.SCHED_IDLE if policy == "idle" else os.SCHED_BATCH
+            os.sched_setscheduler(0, scheduler, os.sched_param(0))
+        else:
+            os.nice(IDLE_NICENESS if policy == "idle" else NICENESS)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if sys.platform.startswith("linux"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def end_with_broker() -> None:
@@ -160,11 +182,11 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     end_with_broker()
-    yield_to_broker()
     link, listener = (socket.socket(fileno=int(text)) for text in sys.argv[1:3])
     settings = receive_settings(link)
     if settings is None:
         return 0
+    yield_to_broker(settings.scheduling_policy)
     spare = link.dup()  # the loop closes its own
     try:
         asyncio.run(run(settings, link, listener))

@@ -61,6 +61,7 @@ def console_settings(config: BrokerConfig, services: Services, address: str) -> 
         config.console_rules_file,
         {},
         reads_files=services.authorizer is None,
+        scheduling_policy=config.console_scheduling_policy,
     )
 
 

@@ -64,6 +64,7 @@ class BrokerConfig:
     console_pipelines: tuple[str, ...]
     console_read_only: bool
     console_rules_file: str
+    console_scheduling_policy: str
     controller_listener_names: tuple[str, ...] | None
     controller_quota_window_num: int
     controller_quota_window_size_seconds: int
