@@ -46,6 +46,7 @@ TARGETS: dict[str, Target] = {
     "cold": Target("one record beside a reader of evicted data, slow disk, p99", "times", 1.5),
     "console": Target("one record beside 10 browsers on the console, p99", "times", 1.2),
     "console p50": Target("the same, p50", "times"),
+    "console waits": Target("the broker's waits for a core beside them, per record", "us"),
     "console memory": Target("the broker's resident memory grown by them", "MB", 60),
     "console process": Target("resident memory of the console's process", "MB"),
     "grown": Target("resident grown since idle, under load", "MB", 32, "650-790"),
