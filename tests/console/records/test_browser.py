@@ -13,8 +13,8 @@ from tidelog import Producer
 from tidelog.console.records.browser import Limits, RecordBrowser, RecordPage
 from tidelog.console.records.cursors import Cursor, CursorError, Start, StartKind
 from tidelog.console.records.filters import RecordFilter
-from tidelog.console.records.log_record import TransactionState
-from tidelog.console.records.rules import RecordRules
+from tidelog.console.records.log_record import LogRecord, ShownRecord, TransactionState
+from tidelog.console.records.rules import RecordRules, RecordView
 from tidelog.console.records.timeline import Timeline, read_timeline
 from tidelog.console.records.topic_reader import Chunk, TopicReader
 from tidelog.errors import UnknownTopicOrPartition
@@ -394,3 +394,49 @@ def test_wrong_counts_and_start_points_are_refused(topic: str, with_reader: With
         with_reader(topic, page_of(NEWEST, 501))  # type: ignore[arg-type]
     with pytest.raises(CursorError, match="expected 0 or more"):
         Start(StartKind.OFFSET, -1)
+
+
+def test_a_search_decodes_only_what_may_match(
+    topic: str, with_reader: WithReader[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    show = RecordView.show
+
+    def counted(view: RecordView, record: LogRecord) -> ShownRecord:
+        decoded.append(record.timestamp // MINUTE)
+        return show(view, record)
+
+    monkeypatch.setattr(RecordView, "show", counted)
+
+    async def read(reader: TopicReader) -> None:
+        for start in (NEWEST, OLDEST):
+            for text, expression in (('"n": 12}', ""), ("", "record.offset == 4 && record.partition == 0")):
+                decoded.clear()
+                page = await browser(reader).page(start, 50, wanted=RecordFilter(text, expression))
+                assert numbers(page) == decoded == [12]
+                assert (page.scanned, page.is_complete, page.progress) == (300, True, 1.0)
+
+    with_reader(topic, read)
+
+
+def test_a_search_that_finds_little_continues_where_it_ended(
+    topic: str, with_reader: WithReader[None]
+) -> None:
+    async def read(reader: TopicReader) -> None:
+        for start in (NEWEST, OLDEST):
+            found: list[int] = []
+            scanned = pages = 0
+            where: Start | Cursor | None = start
+            while where is not None:
+                wanted = RecordFilter('"n": 1')
+                page = await browser(reader).page(where, 40, wanted=wanted, limits=Limits(100, seconds=600))
+                found += numbers(page)
+                scanned += page.scanned
+                pages += 1
+                where = page.following
+            assert sorted(found) == [n for n in range(300) if str(n).startswith("1")]
+            assert found == sorted(found, reverse=start is NEWEST)
+            assert scanned >= 300  # a page may read some rejected records again
+            assert pages >= 3
+
+    with_reader(topic, read)

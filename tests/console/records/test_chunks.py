@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from tidelog.console.records.log_record import TransactionState
+from tidelog.console.records.log_record import BatchFacts, TransactionState
 from tidelog.console.records.topic_reader import Chunk
 from tidelog.records.batch import Record, build_batch, build_end_transaction_marker
 
@@ -76,3 +76,21 @@ def test_above_the_last_stable_offset_the_markers_decide(
 ) -> None:
     (record,) = chunk(batch(0, b"a", producer=9) + end, high=high).records()
     assert (record.transaction, record.producer_id, record.sequence) == (state, 9, 7)
+
+
+class Odd:
+    """A sieve that lets records with odd offsets pass."""
+
+    def rejects(self, record: Record, batch: BatchFacts) -> bool:
+        assert (batch.topic, batch.partition) == ("t", 0)
+        return record.offset % 2 == 0
+
+
+@pytest.mark.parametrize(("stride", "expected"), [(1, list(range(2, 10))), (100, [2, 3, 5, 6, 7, 9])])
+def test_heads_are_in_order_and_count_every_record(stride: int, expected: list[int]) -> None:
+    data = build_batch([Record(offset, 5, None, b"x") for offset in range(7)]) + marker(7, 9, commit=True)
+    data += build_batch([Record(offset, 5, None, b"x") for offset in (8, 9, 10)], base_offset=8)
+    heads = list(chunk(data, fetched=2).heads(10, Odd(), control=True, stride=stride))
+    assert [head.record.offset for head in heads] == expected
+    assert sum(head.passed for head in heads) == 8
+    assert [head.record.offset for head in heads if head.may_match] == [3, 5, 7, 9]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,9 @@ from tidelog.console.records.cel import Expression
 from tidelog.console.records.cel_syntax import CelError
 from tidelog.console.records.cel_values import BudgetExceeded, Value
 from tidelog.console.records.filters import EXAMPLES, FilterError, RecordFilter
-from tidelog.console.records.log_record import LogRecord, ShownRecord
-from tidelog.console.records.rules import RecordRules
+from tidelog.console.records.log_record import BatchFacts, LogRecord, ShownRecord, TransactionState
+from tidelog.console.records.rules import RecordRules, RecordView
+from tidelog.records.batch import Record
 
 VIEW = RecordRules().view("orders")
 DOCUMENT: dict[str, Value] = {
@@ -205,3 +207,67 @@ def test_a_text_is_found_in_key_value_and_headers(text: str, matches: bool) -> N
 def test_a_huge_text_is_refused() -> None:
     with pytest.raises(FilterError, match="1000 are allowed"):
         RecordFilter("x" * 1001)
+
+
+SEARCHES = (
+    ("fail", ""), ("KÖ", ""), ("ss", ""), ("{", ""), ("ab12", ""), ("0a", ""), ("trace", ""),
+    ("", "record.offset % 3 == 1"), ("", "record.offset / (record.partition - 2) == 0"),
+    ("", "record.keySize < 3 || record.transaction == 'open'"), ("", "record.value.n == 5"),
+    ("user", "record.offset > 5"), ("user", "record.value.n == 5 && record.offset > 5"),
+    ("", "record == null"), ("", "has(record.offset)"), ("", "[1].exists(record, record == 1)"),
+)  # fmt: skip
+PARTS = st.one_of(
+    st.none(),
+    st.binary(max_size=16),
+    st.sampled_from(
+        [b"", b"user-1", "Köln und KÖLN".encode(), "Straße".encode(), b'{"status": "failed", "n": 5}',
+         b'{"n": 1', b"line\nfailed", b"\x00\x00\x00\x0a", b"\xff failed", "\u2028".encode()]
+    ),
+)  # fmt: skip
+
+
+@given(
+    PARTS, PARTS, st.lists(st.tuples(st.sampled_from(["trace", "k"]), PARTS), max_size=2),
+    st.integers(0, 12), st.sampled_from(("", "text", "json", "hex", "base64", "int32")),
+)  # fmt: skip
+@settings(max_examples=scale(100, 3000), deadline=None)
+def test_a_sieve_rejects_no_record_that_matches_or_fails(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], offset: int, decoder: str
+) -> None:
+    view = RecordRules().view("orders", value=decoder)
+    stored = LogRecord("orders", 2, offset, 1000, key, value, tuple(headers))
+    batch = BatchFacts("orders", 2, -1, TransactionState.NONE)
+    for text, expression in SEARCHES:
+        wanted = RecordFilter(text, expression)
+        sieve = wanted.sieve(view)
+        if sieve is None or not sieve.rejects(Record(offset, 1000, key, value, tuple(headers)), batch):
+            continue
+        verdict = wanted.test(view.show(stored))
+        assert not verdict.matches, (text, expression)
+        assert not verdict.error, (text, expression)
+
+
+def test_a_sieve_knows_what_can_be_told_from_bytes() -> None:
+    plain, masked = RecordRules().view("orders"), masked_view()
+    batch = BatchFacts("orders", 2, -1, TransactionState.NONE)
+    stored = Record(7, 1000, b"user-1", b'{"n": 5}')
+    for view, text, expression, expected in (
+        (plain, "absent", "", True),
+        (plain, "USER", "", False),
+        (plain, "", "record.offset == 8", True),
+        (plain, "", "record.offset == 7", False),
+        (plain, "absent", "record.value.n == 5", True),
+        (plain, "", "record.value.n == 6", None),
+        (masked, "absent", "", None),
+        (masked, "absent", "record.offset == 8", True),
+        (RecordRules().view("orders", key="hex"), "absent", "", None),
+        (RecordRules().view("__consumer_offsets"), "absent", "", None),
+    ):
+        sieve = RecordFilter(text, expression).sieve(view)
+        found = None if sieve is None else sieve.rejects(stored, batch)
+        assert found is expected, (text, expression)
+
+
+def masked_view() -> RecordView:
+    rules = {"masks": [{"topic": "orders", "fields": ["n"], "action": "mask"}]}
+    return RecordRules.parse(rules, Path()).view("orders")

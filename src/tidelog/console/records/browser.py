@@ -22,7 +22,7 @@ from tidelog.console.records.cursors import (
     clamped,
 )
 from tidelog.console.records.filters import RecordFilter
-from tidelog.console.records.log_record import LogRecord, ShownRecord
+from tidelog.console.records.log_record import Head, LogRecord, ShownRecord, Sieve
 from tidelog.console.records.pace import Pace
 from tidelog.console.records.rules import RecordView
 from tidelog.console.records.topic_reader import REQUEST_BYTES, Chunk, OffsetRange, TopicReader
@@ -38,6 +38,10 @@ WINDOW_BYTES = 2 << 20
 TAIL_WAIT_MS = 500
 TAIL_RECORDS = 200
 TAIL_BEHIND = 2000
+STRIDES = 50
+"""A search whose records are all rejected looks so often whether its limits are reached."""
+
+MOST_STRIDE = 1000
 TAIL_SECONDS = 0.2
 """The time between two events: nobody reads faster, and a busy topic would be asked for after each record."""
 
@@ -63,10 +67,15 @@ class Budget:
         self.bytes = 0
 
     @property
+    def stride(self) -> int:
+        """How many rejected records may go by before the limits are looked at."""
+        return max(1, min(self._limits.records // STRIDES, MOST_STRIDE))
+
+    @property
     def is_spent(self) -> bool:
         limits = self._limits
         return (
-            self.records >= limits.records
+            self.records + self.stride > limits.records
             or self.bytes >= limits.bytes
             or (self.records >= limits.least and self._loop.time() >= self._deadline)
         )
@@ -164,7 +173,14 @@ class RecordBrowser:
         wanted = wanted or RecordFilter()
         older = cursor.direction is Direction.OLDER
         merge: _Merge = (_BackwardMerge if older else _ForwardMerge)(
-            self._reader, begin, low if older else high, budget, self._control, is_search=not wanted.is_empty
+            self._reader,
+            begin,
+            low if older else high,
+            budget,
+            self._control,
+            Pace(),
+            is_search=not wanted.is_empty,
+            sieve=wanted.sieve(self._view),
         )
         found = await self._collect(merge, count, wanted, budget)
         end = merge.positions
@@ -194,13 +210,13 @@ class RecordBrowser:
         self, merge: _Merge, count: int, wanted: RecordFilter, budget: Budget
     ) -> list[ShownRecord]:
         found: list[ShownRecord] = []
-        pace = Pace()
-        while len(found) < count and (record := await merge.next()) is not None:
-            budget.records += 1
-            shown = self._view.show(record)
-            if wanted.matches(shown):
-                found.append(shown)
-            await pace.step()
+        while len(found) < count and (head := await merge.next()) is not None:
+            budget.records += head.passed
+            if head.may_match:
+                shown = self._view.show(head.record)
+                if wanted.matches(shown):
+                    found.append(shown)
+            await merge.pace.step(head.passed)
         return found
 
     async def record(self, partition: int, offset: int) -> ShownRecord | None:
@@ -271,17 +287,21 @@ class _Merge:
         bounds: Mapping[int, int],
         budget: Budget,
         control: bool,
+        pace: Pace,
         *,
         is_search: bool,
+        sieve: Sieve | None,
     ) -> None:
         self.positions: Positions = dict(begin)
+        self.pace = pace
+        self._sieve = sieve
         self._reader = reader
         self._bounds = bounds
         self._budget = budget
         self._control = control
         self._begin = dict(begin)
         self._most = MORE_BYTES if is_search else FIRST_BYTES
-        self._heads: dict[int, LogRecord] = {}
+        self._heads: dict[int, Head] = {}
         self._open = {index for index in begin if self._is_open(index)}
 
     def _is_open(self, index: int) -> bool:
@@ -296,6 +316,9 @@ class _Merge:
 
     def _taken(self, record: LogRecord) -> None:
         raise NotImplementedError
+
+    def _read_heads(self, chunk: Chunk, end: int) -> Iterator[Head]:
+        return chunk.heads(end, self._sieve, control=self._control, stride=self._budget.stride)
 
     @property
     def is_finished(self) -> bool:
@@ -312,8 +335,8 @@ class _Merge:
         most, self._most = self._most, MORE_BYTES
         return await self._reader.fetch(offsets, min(most, share))
 
-    async def next(self) -> LogRecord | None:
-        """The next record; None at the end, or if the budget is spent."""
+    async def next(self) -> Head | None:
+        """The next head over all partitions; None at the end, or if the budget is spent."""
         while True:
             missing = [index for index in sorted(self._open) if index not in self._heads]
             if not missing:
@@ -323,9 +346,9 @@ class _Merge:
             await self._fill(missing)
         if not self._heads or self._is_over:
             return None
-        record = self._heads.pop(self._choose())
-        self._taken(record)
-        return record
+        head = self._heads.pop(self._choose())
+        self._taken(head.record)
+        return head
 
 
 class _ForwardMerge(_Merge):
@@ -333,7 +356,7 @@ class _ForwardMerge(_Merge):
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
-        self._read: dict[int, Iterator[LogRecord]] = {}
+        self._read: dict[int, Iterator[Head]] = {}
         self._next = dict(self.positions)
 
     def _is_open(self, index: int) -> bool:
@@ -342,9 +365,9 @@ class _ForwardMerge(_Merge):
     async def _fill(self, indexes: list[int]) -> None:
         empty = []
         for index in indexes:
-            record = next(self._read.get(index, iter(())), None)
-            if record is not None:
-                self._heads[index] = record
+            head = next(self._read.get(index, iter(())), None)
+            if head is not None:
+                self._heads[index] = head
                 continue
             # Nothing is left of what was read: a search that ends here continues behind it.
             self.positions[index] = max(self.positions[index], min(self._next[index], self._bounds[index]))
@@ -359,7 +382,7 @@ class _ForwardMerge(_Merge):
         stuck = all(chunk.next_offset <= chunk.fetched for chunk in chunks.values())
         for index, chunk in chunks.items():
             self._budget.bytes += chunk.size
-            self._read[index] = chunk.records(self._bounds[index], control=self._control)
+            self._read[index] = self._read_heads(chunk, self._bounds[index])
             if stuck and chunk.next_offset <= self._next[index]:
                 self._close(index)  # the rest of the log was truncated
             self._next[index] = max(self._next[index], chunk.next_offset)
@@ -369,7 +392,7 @@ class _ForwardMerge(_Merge):
         self.positions[index] = max(self.positions[index], self._bounds[index])
 
     def _choose(self) -> int:
-        return min(self._heads, key=lambda index: (self._heads[index].timestamp, index))
+        return min(self._heads, key=lambda index: (self._heads[index].record.timestamp, index))
 
     def _taken(self, record: LogRecord) -> None:
         self.positions[record.partition] = record.offset + 1
@@ -380,7 +403,7 @@ class _BackwardMerge(_Merge):
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
-        self._windows: dict[int, deque[LogRecord]] = {}
+        self._windows: dict[int, deque[Head]] = {}
         self._below = dict(self.positions)
         self._width = dict.fromkeys(self.positions, FIRST_WINDOW)
 
@@ -406,7 +429,7 @@ class _BackwardMerge(_Merge):
     async def _read_windows(self, indexes: list[int]) -> None:
         tops = {index: self._below[index] for index in indexes}
         lows = {index: max(self._bounds[index], top - self._width[index]) for index, top in tops.items()}
-        found: dict[int, deque[LogRecord]] = {index: deque() for index in indexes}
+        found: dict[int, deque[Head]] = {index: deque() for index in indexes}
         sizes = dict.fromkeys(indexes, 0)
         at = dict(lows)
         while at:
@@ -415,7 +438,7 @@ class _BackwardMerge(_Merge):
             for index, chunk in chunks.items():
                 self._budget.bytes += chunk.size
                 sizes[index] += chunk.size
-                found[index].extend(chunk.records(tops[index], control=self._control))
+                found[index].extend(self._read_heads(chunk, tops[index]))
                 at[index] = chunk.next_offset
                 if stuck or at[index] >= tops[index]:
                     del at[index]
@@ -424,12 +447,13 @@ class _BackwardMerge(_Merge):
                     self._width[index] = FIRST_WINDOW
                     lows[index] = max(self._bounds[index], tops[index] - FIRST_WINDOW)
                     at[index] = max(at[index], lows[index])
-                    kept = [record for record in found[index] if record.offset >= lows[index]]
+                    kept = [head for head in found[index] if head.record.offset >= lows[index]]
                     found[index] = deque(kept)
         for index in indexes:
             self._windows[index] = found[index]
             self._below[index] = lows[index]
-            self._width[index] = self._next_width(index, len(found[index]), sizes[index])
+            passed = sum(head.passed for head in found[index])
+            self._width[index] = self._next_width(index, passed, sizes[index])
 
     def _next_width(self, index: int, records: int, size: int) -> int:
         width = self._width[index] * 4
@@ -438,7 +462,7 @@ class _BackwardMerge(_Merge):
         return min(width, MAX_WINDOW)
 
     def _choose(self) -> int:
-        return max(self._heads, key=lambda index: (self._heads[index].timestamp, -index))
+        return max(self._heads, key=lambda index: (self._heads[index].record.timestamp, -index))
 
     def _taken(self, record: LogRecord) -> None:
         self.positions[record.partition] = record.offset

@@ -50,11 +50,16 @@ Run: TypeAlias = Callable[[Scope], Value]
 
 
 class Expression:
-    """A compiled expression. `fields` are the variables and the known fields of each."""
+    """A compiled expression. `fields` are the variables and the known fields of each.
+
+    `reads` has the fields of variables that the expression may read; None if it may read all.
+    """
 
     def __init__(self, text: str, fields: Mapping[str, frozenset[str]]) -> None:
         self.text = text
-        self._run = _Compiler(fields).compile(parse(text))
+        compiler = _Compiler(fields)
+        self._run = compiler.compile(parse(text))
+        self.reads: frozenset[str] | None = None if compiler.reads_all else frozenset(compiler.reads)
 
     def evaluate(self, variables: dict[str, Value]) -> Value:
         """The value of the expression. Raises CelError."""
@@ -68,6 +73,8 @@ class _Compiler:
     def __init__(self, fields: Mapping[str, frozenset[str]]) -> None:
         self._fields = fields
         self._locals: list[str] = []
+        self.reads: set[str] = set()
+        self.reads_all = False
 
     def compile(self, node: Node) -> Run:
         match node:
@@ -104,12 +111,22 @@ class _Compiler:
         if name not in self._locals and name not in self._fields:
             known = ", ".join(self._fields)
             raise CelError(f"{name!r} at character {position} is unknown; the variables are: {known}")
+        self.reads_all = self.reads_all or name not in self._locals
         return lambda scope: scope.variables[name]
 
     def _select(self, node: Select) -> Run:
-        self._check_field(node)
-        inner, field, position = self.compile(node.operand), node.field, node.position
+        inner, field, position = self._owner(node), node.field, node.position
         return lambda scope: select(inner(scope), field, position)
+
+    def _owner(self, node: Select) -> Run:
+        """What the field is selected from. Notes the fields of variables."""
+        self._check_field(node)
+        operand = node.operand
+        if isinstance(operand, Name) and operand.name not in self._locals and operand.name in self._fields:
+            self.reads.add(node.field)
+            name = operand.name
+            return lambda scope: scope.variables[name]
+        return self.compile(operand)
 
     def _check_field(self, node: Select) -> None:
         if isinstance(node.operand, Name) and node.operand.name not in self._locals:
@@ -148,8 +165,7 @@ class _Compiler:
     def _has(self, node: Call) -> Run:
         if len(node.arguments) != 1 or not isinstance(select := node.arguments[0], Select):
             raise CelError(f"has() at character {node.position} takes a field, as in has(record.value.id)")
-        self._check_field(select)
-        inner, field = self.compile(select.operand), select.field
+        inner, field = self._owner(select), select.field
 
         def run(scope: Scope) -> Value:
             found = inner(scope)

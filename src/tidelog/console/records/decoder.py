@@ -73,6 +73,8 @@ class Decoder:
 
     name: str = ""
     about: str = ""
+    keeps_text: bool = False
+    """Whether printable UTF-8 is shown as it stands, also if the decoder cannot read it."""
 
     def read(self, data: bytes) -> Read:
         """Read the bytes of a key or value. Raises DecodeError."""
@@ -102,9 +104,12 @@ class Decoder:
 class FunctionDecoder(Decoder):
     """A decoder made of one function."""
 
-    def __init__(self, name: str, about: str, read: Callable[[bytes], Read]) -> None:
+    def __init__(
+        self, name: str, about: str, read: Callable[[bytes], Read], *, keeps_text: bool = False
+    ) -> None:
         self.name = name
         self.about = about
+        self.keeps_text = keeps_text
         self._read = read
 
     def read(self, data: bytes) -> Read:

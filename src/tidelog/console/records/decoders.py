@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidelog.console.records.avro_decoder import AvroContainerDecoder, AvroDecoder
 from tidelog.console.records.decoder import (
+    MAX_TEXT,
     NOTHING,
     TEXT,
     Attempt,
@@ -49,12 +50,16 @@ class AutoDecoder(Decoder):
     def __init__(self, first: Iterable[Decoder], plain: Mapping[str, Decoder]) -> None:
         self._first = tuple(first)
         self._plain = plain
+        self.keeps_text = not self._first
 
     def decode(self, data: bytes | None) -> Decoded:
         if data is None:
             return NOTHING
         tried: list[Attempt] = []
-        for decoder in (*self._first, *self._candidates(data)):
+        text = printable(data)
+        if self.keeps_text and text is not None and not _may_be_json(text) and len(text) <= MAX_TEXT:
+            return Decoded(text, TEXT, value=text)
+        for decoder in (*self._first, *self._candidates(data, text)):
             try:
                 found = decoder.attempt(data)
             except DecodeError as error:
@@ -63,15 +68,14 @@ class AutoDecoder(Decoder):
             if decoder.name == "msgpack" and not found.is_container:
                 tried.append(Attempt(decoder.name, "a single value, as most bytes are in MessagePack"))
                 continue
-            return replace(found, tried=tuple(tried))
+            return replace(found, tried=tuple(tried)) if tried else found
         return fallback(data, "", tuple(tried))
 
-    def _candidates(self, data: bytes) -> Iterable[Decoder]:
+    def _candidates(self, data: bytes, text: str | None) -> Iterable[Decoder]:
         """The decoders that are worth trying: text is never a number, and a number never text."""
         plain = self._plain
-        text = printable(data)
         if text is not None:
-            if text.lstrip()[:1] in ("{", "["):
+            if _may_be_json(text):
                 yield plain["json"]
             yield plain[TEXT]
             return
@@ -84,6 +88,10 @@ class AutoDecoder(Decoder):
         elif len(data) == 16:
             yield plain["uuid"]
         yield plain["protobuf-raw"]
+
+
+def _may_be_json(text: str) -> bool:
+    return text.lstrip()[:1] in ("{", "[")
 
 
 def schema_decoder(kind: str, path: str | Path, message: str | None = None) -> Decoder:
@@ -148,6 +156,11 @@ class RecordDecoder:
             values.get(AUTO if value == InternalDecoder.name else value),
             internal if value in automatic else None,
         )
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether keys and values of printable UTF-8 are shown as they stand."""
+        return self.internal is None and self.key.keeps_text and self.value.keeps_text
 
     def decode(self, key: bytes | None, value: bytes | None) -> tuple[Decoded, Decoded]:
         if self.internal is not None:

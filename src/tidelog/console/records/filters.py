@@ -6,22 +6,54 @@ evaluated does not match, and is counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidelog.console.records.cel import Expression
 from tidelog.console.records.cel_syntax import CelError
 from tidelog.console.records.cel_values import Value, kind_of
-from tidelog.console.records.log_record import ShownRecord
+from tidelog.console.records.log_record import BatchFacts, ShownRecord
+from tidelog.records.batch import Record
+
+if TYPE_CHECKING:
+    from tidelog.console.records.rules import RecordView
 
 MAX_TEXT = 1000
-FIELDS = {
-    "record": frozenset(
-        {
-            "key", "value", "keyAsText", "valueAsText", "headers", "topic", "partition", "offset",
-            "timestampMs", "keySize", "valueSize", "producerId", "transaction", "keyKind", "valueKind",
-        }
-    )
-}  # fmt: skip
+
+SHOWN: dict[str, Callable[[ShownRecord], Value]] = {
+    "key": lambda shown: shown.key.value,
+    "value": lambda shown: shown.value.value,
+    "keyAsText": lambda shown: shown.key.text,
+    "valueAsText": lambda shown: shown.value.text,
+    # A repeated header has the last of its values.
+    "headers": lambda shown: {name: header.text for name, header in shown.headers},
+    "topic": lambda shown: shown.record.topic,
+    "partition": lambda shown: shown.record.partition,
+    "offset": lambda shown: shown.record.offset,
+    "timestampMs": lambda shown: shown.record.timestamp,
+    "keySize": lambda shown: shown.record.key_size,
+    "valueSize": lambda shown: shown.record.value_size,
+    "producerId": lambda shown: shown.record.producer_id,
+    "transaction": lambda shown: str(shown.record.transaction),
+    "keyKind": lambda shown: shown.key.kind,
+    "valueKind": lambda shown: shown.value.kind,
+}
+"""The fields of `record` in an expression."""
+
+STORED: dict[str, Callable[[Record, BatchFacts], Value]] = {
+    "topic": lambda record, batch: batch.topic,
+    "partition": lambda record, batch: batch.partition,
+    "offset": lambda record, batch: record.offset,
+    "timestampMs": lambda record, batch: record.timestamp,
+    "keySize": lambda record, batch: -1 if record.key is None else len(record.key),
+    "valueSize": lambda record, batch: -1 if record.value is None else len(record.value),
+    "producerId": lambda record, batch: batch.producer_id,
+    "transaction": lambda record, batch: str(batch.transaction),
+}
+"""The fields that need no decoder."""
+
+FIELDS = {"record": frozenset(SHOWN)}
 EXAMPLES = (
     'record.value.status == "failed"',
     'record.keyAsText.startsWith("user-")',
@@ -65,6 +97,14 @@ class RecordFilter:
     def is_empty(self) -> bool:
         return not self.text and self._expression is None
 
+    def sieve(self, view: RecordView) -> RecordSieve | None:
+        """Rejects most records of a search before they are decoded; None if all have to be decoded."""
+        text = self._folded if view.keeps_text else ""
+        expression = self._expression
+        if expression is not None and (expression.reads is None or not expression.reads <= STORED.keys()):
+            expression = None
+        return RecordSieve(text, expression) if text or expression is not None else None
+
     def matches(self, shown: ShownRecord) -> bool:
         """Whether a record matches. Counts errors of the expression, and keeps the first."""
         verdict = self.test(shown)
@@ -81,7 +121,9 @@ class RecordFilter:
         if self._expression is None:
             return Verdict(True)
         try:
-            found = self._expression.evaluate({"record": variables(shown)})
+            reads = self._expression.reads
+            record = {name: SHOWN[name](shown) for name in (SHOWN if reads is None else reads)}
+            found = self._expression.evaluate({"record": record})
         except CelError as error:
             return Verdict(False, str(error))
         if not isinstance(found, bool):
@@ -100,23 +142,45 @@ class RecordFilter:
         )
 
 
-def variables(shown: ShownRecord) -> dict[str, Value]:
-    """The fields of `record` in an expression. A repeated header has the last of its values."""
-    record = shown.record
-    return {
-        "key": shown.key.value,
-        "value": shown.value.value,
-        "keyAsText": shown.key.text,
-        "valueAsText": shown.value.text,
-        "headers": {name: header.text for name, header in shown.headers},
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestampMs": record.timestamp,
-        "keySize": record.key_size,
-        "valueSize": record.value_size,
-        "producerId": record.producer_id,
-        "transaction": str(record.transaction),
-        "keyKind": shown.key.kind,
-        "valueKind": shown.value.kind,
-    }
+class RecordSieve:
+    """Knows records that cannot match, by their bytes: to decode one takes ten times as long."""
+
+    __slots__ = ("_expression", "_fields", "_text")
+
+    def __init__(self, text: str, expression: Expression | None) -> None:
+        """`text` is folded; printable UTF-8 must be shown as it stands."""
+        self._text = text
+        self._expression = expression
+        reads: Iterable[str] = () if expression is None or expression.reads is None else expression.reads
+        self._fields = [(name, STORED[name]) for name in reads]
+
+    def rejects(self, record: Record, batch: BatchFacts) -> bool:
+        if self._text and self._lacks_text(record):
+            return True
+        if self._expression is None:
+            return False
+        try:
+            fields = {name: of(record, batch) for name, of in self._fields}
+            found = self._expression.evaluate({"record": fields})
+        except CelError:
+            return False  # an error is counted when the record is decoded
+        return found is False
+
+    def _lacks_text(self, record: Record) -> bool:
+        wanted = self._text
+        return (
+            _lacks(record.value, wanted)
+            and _lacks(record.key, wanted)
+            and all(wanted not in name.casefold() and _lacks(data, wanted) for name, data in record.headers)
+        )
+
+
+def _lacks(data: bytes | None, wanted: str) -> bool:
+    """Whether the text that is shown for these bytes is known, and does not contain the wanted one."""
+    if data is None:
+        return True
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    return text.isprintable() and wanted not in text.casefold()

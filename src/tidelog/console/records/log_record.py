@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from tidelog.console.records.decoder import Decoded
+from tidelog.records.batch import Record
 
 
 class TransactionState(StrEnum):
@@ -45,6 +47,35 @@ class LogRecord:
     @property
     def value_size(self) -> int:
         return -1 if self.value is None else len(self.value)
+
+
+@dataclass(slots=True, frozen=True)
+class BatchFacts:
+    """What the batch of a record tells a filter."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    transaction: TransactionState
+
+
+class Sieve(Protocol):
+    """Knows records that cannot match a search, by their bytes."""
+
+    def rejects(self, record: Record, batch: BatchFacts) -> bool:
+        """Whether the record cannot match. False for a record that may match, or not."""
+
+
+@dataclass(slots=True)
+class Head:
+    """The next record of a partition in a search. `passed` counts it and the rejected ones beside it.
+
+    A record that cannot match is a head, too, from time to time: it says how far the search has come.
+    """
+
+    record: LogRecord
+    passed: int = 1
+    may_match: bool = True
 
 
 @dataclass(slots=True, frozen=True)

@@ -9,7 +9,10 @@ CHECK_EVERY = 16
 
 
 class Pace:
-    """`await pace.step()` after each item: after 2 ms of work the loop rests for as long as it worked."""
+    """`await pace.step()` after each item: after 2 ms of work the loop rests for as long as it worked.
+
+    `pace.step(100)` stands for a hundred items.
+    """
 
     __slots__ = ("_began", "_loop", "_steps")
 
@@ -18,10 +21,11 @@ class Pace:
         self._began = self._loop.time()
         self._steps = 0
 
-    async def step(self) -> None:
-        self._steps += 1
-        if self._steps % CHECK_EVERY:
+    async def step(self, items: int = 1) -> None:
+        self._steps += items
+        if self._steps < CHECK_EVERY:
             return
+        self._steps = 0
         worked = self._loop.time() - self._began
         if worked >= WORK_SECONDS:
             await asyncio.sleep(min(worked, 5 * WORK_SECONDS))

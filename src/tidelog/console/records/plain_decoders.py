@@ -95,8 +95,8 @@ def read_hex(data: bytes) -> Read:
 
 def plain_decoders() -> tuple[Decoder, ...]:
     return (
-        FunctionDecoder(TEXT, "UTF-8 text", read_text),
-        FunctionDecoder("json", "JSON", read_json),
+        FunctionDecoder(TEXT, "UTF-8 text", read_text, keeps_text=True),
+        FunctionDecoder("json", "JSON", read_json, keeps_text=True),
         FunctionDecoder("int32", "signed integer of 4 bytes, big-endian", number(">i", "int32")),
         FunctionDecoder("int64", "signed integer of 8 bytes, big-endian", number(">q", "int64")),
         FunctionDecoder("uint32", "unsigned integer of 4 bytes, big-endian", number(">I", "uint32")),

@@ -63,6 +63,8 @@ class RecordView:
         self._masks = masks
         self._headers = Decoders().get(AUTO)
         self.is_masked = bool(masks)
+        self.keeps_text = decoder.keeps_text and not masks
+        """Whether printable UTF-8 is shown as it stands in keys, values and headers."""
 
     def show(self, record: LogRecord) -> ShownRecord:
         key, value = self._decoder.decode(record.key, record.value)

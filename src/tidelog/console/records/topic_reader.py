@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.metadata import TopicView
 from tidelog.console.records.log_files import LeaderLog, LocalLogs, LogMoved, TopicLogs
-from tidelog.console.records.log_record import LogRecord, TransactionState
+from tidelog.console.records.log_record import BatchFacts, Head, LogRecord, Sieve, TransactionState
 from tidelog.errors import KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition, error_class
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -85,24 +85,71 @@ class Chunk:
 
     def records(self, end: int | None = None, *, control: bool = False) -> Iterator[LogRecord]:
         """The records from the fetched offset on, up to `end`. With `control` also markers."""
-        states = _States(self)
-        for entry in iter_entries(self.data):
-            if end is not None and entry.offset >= end and entry.magic == MAGIC:
-                return
-            if entry.magic != MAGIC:
+        for entry, header, state in self._batches(end):
+            if header is None:
                 yield from self._old_records(entry, end)
-                continue
-            header = read_header(self.data, entry.position)
-            state = states.of_batch(entry, header)
-            if header.is_control:
+            elif header.is_control:
                 if control:
                     yield from self._markers(entry, header, end)
-                continue
-            if header.next_offset <= self.fetched:
-                continue
-            for record in read_records(self.data, entry.position, header=header):
-                if record.offset >= self.fetched and (end is None or record.offset < end):
+            else:
+                for record in self._within(entry, header, end):
                     yield self._record(record, header, state)
+
+    def heads(
+        self, end: int | None, sieve: Sieve | None, *, control: bool = False, stride: int = 1
+    ) -> Iterator[Head]:
+        """The records as `records` has them, without those that `sieve` rejects.
+
+        The first and the last record, and one of `stride` rejected ones are there in any case.
+        """
+        if sieve is None:
+            yield from map(Head, self.records(end, control=control))
+            return
+        passed, is_first = 0, True
+        last: tuple[Record, BatchHeader, TransactionState] | None = None
+        for entry, header, state in self._batches(end):
+            if header is None or header.is_control:
+                if last is not None:
+                    yield Head(self._record(*last), passed, False)
+                    passed, last = 0, None
+                if header is None:
+                    yield from map(Head, self._old_records(entry, end))
+                elif control:
+                    yield from map(Head, self._markers(entry, header, end))
+                continue
+            batch = BatchFacts(self.topic, self.partition, header.producer_id, state)
+            for record in self._within(entry, header, end):
+                passed += 1
+                may_match = not sieve.rejects(record, batch)
+                if may_match or is_first or passed >= stride:
+                    yield Head(self._record(record, header, state), passed, may_match)
+                    passed, is_first, last = 0, False, None
+                else:
+                    last = record, header, state
+        if last is not None:
+            yield Head(self._record(*last), passed, False)
+
+    def _batches(self, end: int | None) -> Iterator[tuple[Entry, BatchHeader | None, TransactionState]]:
+        """The batches up to `end` with the states of their transactions; an old format has no header."""
+        states = _States(self)
+        for entry in iter_entries(self.data):
+            if entry.magic != MAGIC:
+                yield entry, None, TransactionState.NONE
+                continue
+            if end is not None and entry.offset >= end:
+                return
+            header = read_header(self.data, entry.position)
+            state = states.of_batch(entry, header)
+            if header.is_control or header.next_offset > self.fetched:
+                yield entry, header, state
+
+    def _within(self, entry: Entry, header: BatchHeader, end: int | None) -> Iterator[Record]:
+        """The records of a batch that lie in the chunk's range."""
+        found = read_records(self.data, entry.position, header=header)
+        if header.base_offset >= self.fetched and (end is None or header.next_offset <= end):
+            return iter(found)
+        last = header.next_offset if end is None else end
+        return (record for record in found if self.fetched <= record.offset < last)
 
     def _record(self, record: Record, header: BatchHeader, state: TransactionState) -> LogRecord:
         sequence = NO_SEQUENCE
