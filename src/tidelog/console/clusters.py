@@ -14,6 +14,7 @@ from tidelog.console.snapshot import ClusterSnapshot
 if TYPE_CHECKING:
     from tidelog.console.group_lag import GroupLags, GroupLagSampler
     from tidelog.console.history import History
+    from tidelog.console.records.live_tails import LiveTails
     from tidelog.console.records.log_files import LocalLogs
 
 SNAPSHOT_SECONDS: Final = 1.0
@@ -60,6 +61,7 @@ class Cluster:
         self._making: asyncio.Task[ClusterSnapshot] | None = None
         self._history: History | None = None
         self._lags: GroupLagSampler | None = None
+        self._tails: LiveTails | None = None
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -121,6 +123,15 @@ class Cluster:
         return self._history
 
     @property
+    def tails(self) -> LiveTails:
+        """The records that browsers follow."""
+        from tidelog.console.records.live_tails import LiveTails
+
+        if self._tails is None:
+            self._tails = LiveTails()
+        return self._tails
+
+    @property
     def group_lags(self) -> GroupLags:
         """The lags of the groups in records and time. They are sampled from the first reading on."""
         return self._lag_sampler().lags
@@ -146,6 +157,8 @@ class Cluster:
             await self._history.close()
         if self._lags is not None:
             await self._lags.close()
+        if self._tails is not None:
+            await self._tails.close()
         if self._making is not None:
             self._making.cancel()
         if self._admin is not None:

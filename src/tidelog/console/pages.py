@@ -115,8 +115,8 @@ class View:
         """A part of a page as text, for an event of a live page."""
         return self.site.templates.get_template(template).render(view=self, cluster=self.cluster, **context)
 
-    def live(self, events: AsyncIterator[tuple[str, str]]) -> Response:
-        """Server-sent events: pairs of an event's name and its data. It ends when the console stops."""
+    def live(self, events: AsyncIterator[LivePart]) -> Response:
+        """Server-sent events. It ends when the console stops."""
         return StreamingResponse(
             self.site.until_stopped(events),
             media_type="text/event-stream",
@@ -124,7 +124,15 @@ class View:
         )
 
 
+LivePart = tuple[str, str] | bytes
+"""An event's name and its data, or an event as `server_sent` makes it."""
+
 PageHandler = Callable[[View], Awaitable[Response]]
+
+
+def server_sent(name: str, data: str) -> bytes:
+    """An event as text/event-stream."""
+    return (f"event: {name}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n").encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +175,10 @@ class Site:
         self.templates.filters.update(formats.FILTERS)
         self.templates.globals.update(site=self, version=__version__, segment=segment)
 
-    async def until_stopped(self, events: AsyncIterator[tuple[str, str]]) -> AsyncIterator[str]:
+    async def until_stopped(self, events: AsyncIterator[LivePart]) -> AsyncIterator[bytes]:
         """The events as text/event-stream, until the console stops or the browser goes away."""
         stopped = asyncio.ensure_future(self.stopping.wait())
-        following: asyncio.Future[tuple[str, str] | None] | None = None
+        following: asyncio.Future[LivePart | None] | None = None
         try:
             while not self.stopping.is_set():
                 following = asyncio.ensure_future(_following(events))
@@ -178,14 +186,13 @@ class Site:
                 event = following.result() if following.done() else None
                 if event is None:
                     return
-                name, data = event
-                yield f"event: {name}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"
+                yield event if isinstance(event, bytes) else server_sent(*event)
         finally:
             stopped.cancel()
             if following is not None:
                 following.cancel()
 
 
-async def _following(events: AsyncIterator[tuple[str, str]]) -> tuple[str, str] | None:
+async def _following(events: AsyncIterator[LivePart]) -> LivePart | None:
     """The next event, None after the last. Cancelling it ends the iterator."""
     return await anext(events, None)

@@ -19,7 +19,7 @@ from tidelog.console.api_records import (
 )
 from tidelog.console.api_topics import find_topic, topic_item
 from tidelog.console.errors import ApiError
-from tidelog.console.pages import Page, TopicTab, View
+from tidelog.console.pages import LivePart, Page, TopicTab, View, server_sent
 from tidelog.console.record_items import pretty, record_item, visible
 from tidelog.console.record_queries import (
     RecordsQuery,
@@ -34,6 +34,7 @@ from tidelog.console.record_queries import (
 from tidelog.console.records.cursors import Cursor, CursorError, Direction
 from tidelog.console.records.exports import ExportError, ExportFormat, ExportOptions, export
 from tidelog.console.records.filters import EXAMPLES
+from tidelog.console.records.log_record import ShownRecord
 from tidelog.console.records.timeline import Timeline, read_timeline
 from tidelog.console.records.topic_reader import OffsetRange
 from tidelog.errors import KafkaError
@@ -107,23 +108,25 @@ async def record_page(view: View) -> Response:
 async def live_page(view: View) -> Response:
     """New records as server-sent events with the rows of the page."""
     query: RecordsQuery = parse_query(RecordsQuery, view.request)
-    browser = browser_of(view.request, view.cluster, view.path["topic"], query)
+    topic = view.path["topic"]
+    browser = browser_of(view.request, view.cluster, topic, query)
     wanted = filter_of(query)
     await browser.ranges()
 
-    async def events() -> AsyncIterator[tuple[str, str]]:
+    def rows(records: list[ShownRecord]) -> bytes:
+        items = [record_item(shown) for shown in reversed(records)]
+        text = view.fragment("records/rows.html", records=items, query=query, visible=visible, pretty=pretty)
+        return server_sent("records", text)
+
+    async def events() -> AsyncIterator[LivePart]:
         read = matched = skipped = 0
-        async for event in browser.tail(wanted):
-            read, skipped = read + event.read, skipped + event.skipped
-            matched += len(event.records)
-            if event.records:
-                rows = [record_item(shown) for shown in reversed(event.records)]
-                yield (
-                    "records",
-                    view.fragment(
-                        "records/rows.html", records=rows, query=query, visible=visible, pretty=pretty
-                    ),
-                )
+        key = topic, query.partitions, query.key, query.value, query.text, query.filter, query.control
+        async for event in view.cluster.tails.follow(key, lambda: browser.tail(wanted)):
+            found = event.found
+            read, skipped = read + found.read, skipped + found.skipped
+            matched += len(found.records)
+            if found.records:
+                yield event.rendered(rows)
             note = f"{read:,} records read, {matched:,} shown"
             yield "progress", note + (f", {skipped:,} skipped" if skipped else "")
 

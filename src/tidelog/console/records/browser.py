@@ -36,7 +36,9 @@ FIRST_WINDOW = 16
 MAX_WINDOW = 1 << 20
 WINDOW_BYTES = 2 << 20
 TAIL_WAIT_MS = 500
-TAIL_RECORDS = 200
+TAIL_RECORDS = 100
+"""Records of one event, the newest: with five events a second all 500 rows of a page are new."""
+
 TAIL_BEHIND = 2000
 STRIDES = 50
 """A search whose records are all rejected looks so often whether its limits are reached."""
@@ -256,6 +258,10 @@ class RecordBrowser:
                     skipped += behind
                     positions[index] = chunk.high_watermark
             found.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
+            read = len(found)
+            if wanted.is_empty and read > TAIL_RECORDS:
+                skipped += read - TAIL_RECORDS
+                del found[:-TAIL_RECORDS]  # not shown, so there is no need to decode them
             shown: list[ShownRecord] = []
             pace = Pace()
             for record in map(self._view.show, found):
@@ -263,7 +269,7 @@ class RecordBrowser:
                     shown.append(record)
                 await pace.step()
             skipped += max(0, len(shown) - TAIL_RECORDS)
-            yield TailEvent(shown[-TAIL_RECORDS:], len(found), skipped)
+            yield TailEvent(shown[-TAIL_RECORDS:], read, skipped)
             if found:
                 await asyncio.sleep(TAIL_SECONDS)
 
