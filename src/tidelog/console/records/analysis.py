@@ -86,7 +86,7 @@ class Analysis:
 
 def take_chunk(analysis: Analysis, chunk: Chunk, end: int) -> None:
     """Count the records of a chunk for its partition and for the topic."""
-    records = list(chunk.records(end))
+    records = list(chunk.stored(end))
     part = analysis.partitions.setdefault(chunk.partition, PartStatistics())
     if not records:
         return
@@ -94,12 +94,13 @@ def take_chunk(analysis: Analysis, chunk: Chunk, end: int) -> None:
     values = [record.value for record in records if record.value is not None]
     times = [record.timestamp for record in records if record.timestamp >= 0]
     hours = Counter(time - time % HOUR_MS for time in times)
+    key_sizes, value_sizes = Counter(map(len, keys)), Counter(map(len, values))
     for found in (part, analysis.total):
         found.records += len(records)
         found.null_keys += len(records) - len(keys)
         found.null_values += len(records) - len(values)
-        found.key_sizes.add_all([len(key) for key in keys])
-        found.value_sizes.add_all([len(value) for value in values])
+        found.key_sizes.add_counts(key_sizes)
+        found.value_sizes.add_counts(value_sizes)
         if times:
             found.first_ms = min(times) if found.first_ms is None else min(found.first_ms, *times)
             found.last_ms = max(times) if found.last_ms is None else max(found.last_ms, *times)
@@ -107,8 +108,8 @@ def take_chunk(analysis: Analysis, chunk: Chunk, end: int) -> None:
             found.hours.update(hours)
         else:
             analysis.is_capped = True
-    part.keys.add_all(keys)
-    part.values.add_all(values)
+    part.keys.add_all(set(keys))
+    part.values.add_all(set(values))
     part.first_offset = records[0].offset if part.first_offset is None else part.first_offset
     part.last_offset = records[-1].offset
 

@@ -58,15 +58,20 @@ class SizeHistogram:
         self.low: int | None = None
         self.high: int | None = None
 
-    def add_all(self, sizes: list[int]) -> None:
+    def add_all(self, sizes: Iterable[int]) -> None:
+        self.add_counts(Counter(sizes))
+
+    def add_counts(self, sizes: Counter[int]) -> None:
+        """Add sizes, each as often as its count says."""
         if not sizes:
             return
-        self.count += len(sizes)
-        self.total += sum(sizes)
+        self.count += sizes.total()
+        self.total += sum(size * count for size, count in sizes.items())
         low, high = min(sizes), max(sizes)
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
-        self._counts.update(map(rounded, sizes))
+        for size, count in sizes.items():
+            self._counts[rounded(size)] += count
 
     def percentiles(self) -> dict[str, int]:
         """The sizes below which so many percent of the records are, by names such as p99.9."""
