@@ -202,7 +202,7 @@ def test_the_policy_decides_which_process_goes_first(
 
 
 def test_the_setting_reaches_the_console() -> None:
-    settings = {"console.listener": "127.0.0.1:0", "console.scheduling.policy": "normal"}
+    settings = {"console.listener": "127.0.0.1:0", "console.scheduling.policy": "batch"}
     with Broker(settings) as broker:
         [pid] = eventually(lambda: pids(broker), "the console answers", patience(60))
-        assert os.sched_getscheduler(pid) == os.SCHED_OTHER
+        assert os.sched_getscheduler(pid) == os.SCHED_BATCH

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfBrokers]:
     folder: Path = tmp_path_factory.mktemp("several")
-    with ClusterOfBrokers(folder, 2, {"console.listener": "127.0.0.1:0"}, secured=False) as cluster:
+    settings = {"console.listener": "127.0.0.1:0", "console.scheduling.policy": "normal"}
+    with ClusterOfBrokers(folder, 2, settings, secured=False) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             admin.create_topics([NewTopic("spread", replica_assignments={0: [1], 1: [2], 2: [1]})])
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:

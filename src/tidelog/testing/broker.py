@@ -1,7 +1,8 @@
 """A whole broker in this process: its loop in a thread of its own, its data in a temporary folder.
 
 It serves what `tidelog start` serves. Its defaults are made for tests: internal topics have one partition,
-and a group does not wait for more members before its first rebalance. Every setting can be changed.
+a group does not wait for more members before its first rebalance, and a console answers on a machine that is
+full of tests. Every setting can be changed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 
 SETTINGS_FOR_TESTS = {
+    "console.scheduling.policy": "normal",
     "group.initial.rebalance.delay.ms": "0",
     "num.io.threads": "2",
     "offsets.topic.num.partitions": "1",
