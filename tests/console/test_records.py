@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.console.site import Site
 from tests.support.scale import scale
 from tests.support.wait import eventually
-from tidelog import Producer
+from tidelog import Admin, Producer
 from tidelog.cli.main import main
 from tidelog.testing import Broker
 
@@ -114,6 +114,21 @@ def test_the_timeline_and_decoders_are_listed(site: Site, topic: str) -> None:
     picture = site.page(f"/topics/{topic}/messages/timeline")
     assert picture.count("<rect") >= 2
     assert "start=time&amp;at=1700000" in picture
+
+
+def test_a_shared_search_is_not_older_than_its_topic(site: Site) -> None:
+    def found() -> list[str]:
+        answer = site.get("/topics/searched/records", text="needle", start="oldest")
+        return [record["value"]["text"] for record in answer["records"]]
+
+    for life in ("first", "second"):
+        site.broker.create_topic("searched", 1)
+        site.broker.produce("searched", f"needle {life}")
+        assert found() == found() == [f"needle {life}"]
+        site.broker.produce("searched", "needle again")
+        assert found() == [f"needle {life}", "needle again"]
+        with Admin(bootstrap_servers=site.broker.bootstrap_servers) as admin:
+            admin.delete_topics(["searched"])
 
 
 def test_a_filter_is_tried_on_one_record(site: Site, client: httpx.Client, topic: str) -> None:

@@ -70,9 +70,22 @@ async def list_records(call: Call[RecordsQuery, None]) -> RecordsAnswer:
 
 
 async def read_page(call: Call[RecordsQuery, None], query: RecordsQuery) -> RecordPage:
-    browser = browser_of(call.request, call.cluster, call.path["topic"], query)
+    """The page of a query. Searches of the same records in the same way share one."""
+    topic = call.path["topic"]
+    browser = browser_of(call.request, call.cluster, topic, query)
+    where, wanted = where_of(query), filter_of(query)
+
+    async def page() -> RecordPage:
+        return await browser.page(where, query.count, wanted=wanted, limits=PAGE_LIMITS)
+
     try:
-        return await browser.page(where_of(query), query.count, wanted=filter_of(query), limits=PAGE_LIMITS)
+        if wanted.is_empty:
+            return await page()
+        await browser.ranges()
+        if browser.seen is None:
+            return await page()
+        shape = query.partitions, query.count, query.key, query.value, query.text, query.filter, query.control
+        return await call.cluster.searches.get((topic, browser.seen, str(where), shape), page)
     except CursorError as error:
         raise bad(error) from None
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidelog.console.history import History
     from tidelog.console.records.live_tails import LiveTails
     from tidelog.console.records.log_files import LocalLogs
+    from tidelog.console.records.shared_pages import SharedPages
 
 SNAPSHOT_SECONDS: Final = 1.0
 """The age up to which a snapshot is used again."""
@@ -62,6 +63,7 @@ class Cluster:
         self._history: History | None = None
         self._lags: GroupLagSampler | None = None
         self._tails: LiveTails | None = None
+        self._searches: SharedPages | None = None
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -132,6 +134,15 @@ class Cluster:
         return self._tails
 
     @property
+    def searches(self) -> SharedPages:
+        """The last pages of searches."""
+        from tidelog.console.records.shared_pages import SharedPages
+
+        if self._searches is None:
+            self._searches = SharedPages()
+        return self._searches
+
+    @property
     def group_lags(self) -> GroupLags:
         """The lags of the groups in records and time. They are sampled from the first reading on."""
         return self._lag_sampler().lags
@@ -159,6 +170,8 @@ class Cluster:
             await self._lags.close()
         if self._tails is not None:
             await self._tails.close()
+        if self._searches is not None:
+            await self._searches.close()
         if self._making is not None:
             self._making.cancel()
         if self._admin is not None:

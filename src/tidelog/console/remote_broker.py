@@ -182,7 +182,7 @@ class ClusterRows:
             for index, row in found.logs.items()
             if row.aborted is not None
         }
-        return TopicLogs(tuple(shape[0] for shape in found.row.partitions), logs)
+        return TopicLogs(tuple(shape[0] for shape in found.row.partitions), logs, found.row.topic_id)
 
 
 class RemoteBroker:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.console.records.cursors import (
@@ -126,6 +126,11 @@ class RecordBrowser:
         self._view = view
         self._partitions = tuple(partitions)
         self._control = control
+
+    @property
+    def seen(self) -> Hashable:
+        """`TopicReader.seen` after the last call."""
+        return self._reader.seen
 
     async def ranges(self) -> dict[int, OffsetRange]:
         """The offsets of the chosen partitions. Raises UnknownTopicOrPartition."""

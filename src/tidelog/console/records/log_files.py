@@ -58,6 +58,7 @@ class TopicLogs:
 
     partitions: tuple[int, ...]
     logs: dict[int, LeaderLog]
+    topic_id: str = ""
 
 
 class LocalLogs(Protocol):

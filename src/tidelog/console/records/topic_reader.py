@@ -8,7 +8,7 @@ last stable offset the state follows from the markers that were read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.clients.admin.client import AsyncAdmin
@@ -281,6 +281,17 @@ class TopicReader:
     def reads_files(self) -> bool:
         """Whether the logs of a broker on this host are read from its files."""
         return self._local is not None
+
+    @property
+    def seen(self) -> Hashable:
+        """Equal as long as the logs have the same records. None if they are not read from files."""
+        if self._seen is None:
+            return None
+        logs = (
+            (index, log.generation, log.start, log.high_watermark, log.last_stable_offset)
+            for index, log in sorted(self._seen.logs.items())
+        )
+        return self._seen.topic_id, self._seen.partitions, tuple(logs)
 
     async def partitions(self) -> list[int]:
         """The indexes of the partitions at present. Raises UnknownTopicOrPartition."""
