@@ -76,13 +76,11 @@ async def read_page(call: Call[RecordsQuery, None], query: RecordsQuery) -> Reco
     where, wanted = where_of(query), filter_of(query)
 
     async def page() -> RecordPage:
-        return await browser.page(where, query.count, wanted=wanted, limits=PAGE_LIMITS)
+        return await browser.page(where, query.count, wanted=wanted, limits=PAGE_LIMITS, ranges=ranges)
 
     try:
-        if wanted.is_empty:
-            return await page()
-        await browser.ranges()
-        if browser.seen is None:
+        ranges = await browser.ranges()
+        if wanted.is_empty or browser.seen is None:
             return await page()
         shape = query.partitions, query.count, query.key, query.value, query.text, query.filter, query.control
         return await call.cluster.searches.get((topic, browser.seen, str(where), shape), page)

@@ -165,12 +165,17 @@ class RecordBrowser:
         *,
         wanted: RecordFilter | None = None,
         limits: Limits | None = None,
+        ranges: Mapping[int, OffsetRange] | None = None,
     ) -> RecordPage:
-        """The records from a start point or a cursor on. Raises CursorError, KafkaError."""
+        """The records from a start point or a cursor on. Raises CursorError, KafkaError.
+
+        `ranges` are those of `ranges()` a moment ago, if the caller has them.
+        """
         if not 1 <= count <= MAX_PAGE:
             raise CursorError(f"{count} records on a page: expected 1 to {MAX_PAGE}")
         budget = Budget(limits or Limits())
-        ranges = await self.ranges()
+        if ranges is None:
+            ranges = await self.ranges()
         cursor = where if isinstance(where, Cursor) else await self.start(where, ranges)
         low = {index: found.start for index, found in ranges.items()}
         high = {index: found.end for index, found in ranges.items()}
