@@ -5,10 +5,8 @@ The offsets come from a file: `{"partitions": [{"topic": "t", "partition": 0, "o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeGuard
 
 import click
 
@@ -21,10 +19,11 @@ from tidelog.cli.flags import (
     valued,
 )
 from tidelog.cli.output import connected_admin, output_option, print_json
+from tidelog.cli.partition_file import is_integer, list_field, parse_object, shortened
 from tidelog.errors import KafkaError, error_name
 from tidelog.partitions import PartitionKey
 
-FILE_VERSION = 1
+FILE = "file of offsets"
 
 
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,23 +86,12 @@ def error_text(error: KafkaError) -> str:
 
 def parse_offsets(text: str) -> dict[PartitionKey, int]:
     """The partitions and offsets of the file. Raises ValueError."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"the file of offsets is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"the file of offsets holds {shortened(found)}; expected an object")
-    version = found.get("version", FILE_VERSION)
-    if not is_integer(version) or version != FILE_VERSION:
-        raise ValueError(f"the file of offsets has version {shortened(version)}; expected {FILE_VERSION}")
-    partitions = found.get("partitions")
-    if not isinstance(partitions, list):
-        raise ValueError("the file of offsets has no list `partitions`")
+    found = parse_object(text, FILE)
     offsets: dict[PartitionKey, int] = {}
-    for entry in partitions:
+    for entry in list_field(found, "partitions", FILE, required=True):
         partition, offset = parse_entry(entry)
         if partition in offsets:
-            raise ValueError(f"the file of offsets names {partition[0]}-{partition[1]} twice")
+            raise ValueError(f"the {FILE} names {partition[0]}-{partition[1]} twice")
         offsets[partition] = offset
     return offsets
 
@@ -114,13 +102,3 @@ def parse_entry(entry: object) -> tuple[PartitionKey, int]:
         if isinstance(topic, str) and is_integer(partition) and is_integer(offset):
             return (topic, partition), offset
     raise ValueError(f"{shortened(entry)}: expected an object with topic, partition and offset")
-
-
-def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number; JSON's true is an int in Python, too."""
-    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
-
-
-def shortened(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 80 else f"{text[:77]}..."

@@ -18,7 +18,8 @@ from tidelog.cli.flags import (
     valued,
 )
 from tidelog.cli.output import connected_admin, failing, output_option, print_json
-from tidelog.cli.reassignment_file import is_id, listed, parse_object, partition_names, shortened
+from tidelog.cli.partition_file import is_id, list_field, parse_object, shortened
+from tidelog.cli.reassignment_file import partition_names
 from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
 
@@ -99,10 +100,8 @@ def parse_partitions(text: str) -> list[PartitionKey]:
     """The partitions of a file. Raises ValueError."""
     what = "list of partitions"
     found = parse_object(text, what)
-    if "partitions" not in found:
-        raise ValueError(f"the {what} has no field `partitions`")
     partitions: list[PartitionKey] = []
-    for entry in listed(found, "partitions", what):
+    for entry in list_field(found, "partitions", what, required=True):
         partition = parse_entry(entry)
         if partition in partitions:
             raise ValueError(f"the {what} names {partition[0]}-{partition[1]} twice")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
+from tidelog.cli.partition_file import FILE_VERSION, is_id, list_field, parse_object, shortened
 from tidelog.clients.admin.cluster import Replica
 from tidelog.partitions import PartitionKey
 
-FILE_VERSION = 1
 ANY_LOG_DIR = "any"
 
 
@@ -43,7 +42,7 @@ def parse_reassignment(text: str) -> Reassignment:
     found = parse_object(text, "reassignment")
     replicas: dict[PartitionKey, list[int]] = {}
     log_dirs: dict[Replica, str] = {}
-    for entry in listed(found, "partitions", "reassignment"):
+    for entry in list_field(found, "partitions", "reassignment"):
         (topic, index), brokers = _parse_entry(entry)
         if (topic, index) in replicas:
             raise ValueError(f"the reassignment names partition {topic}-{index} twice")
@@ -76,7 +75,7 @@ def parse_topics(text: str) -> list[str]:
     """The topics of `{"topics": [{"topic": "t"}], "version": 1}`. Raises ValueError."""
     found = parse_object(text, "list of topics")
     topics: list[str] = []
-    for entry in listed(found, "topics", "list of topics"):
+    for entry in list_field(found, "topics", "list of topics"):
         name = entry.get("topic") if isinstance(entry, Mapping) else None
         if not isinstance(name, str):
             raise ValueError(f"{shortened(entry)}: expected an object with a topic")
@@ -84,27 +83,6 @@ def parse_topics(text: str) -> list[str]:
             raise ValueError(f"the list of topics names {name} twice")
         topics.append(name)
     return topics
-
-
-def parse_object(text: str, what: str) -> dict[str, object]:
-    """A JSON object of version 1. Raises ValueError."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"the {what} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"the {what} is {shortened(found)}; expected an object")
-    version = found.get("version", FILE_VERSION)
-    if not is_id(version) or version != FILE_VERSION:
-        raise ValueError(f"the {what} has version {shortened(version)}; expected {FILE_VERSION}")
-    return found
-
-
-def listed(found: Mapping[str, object], name: str, what: str) -> list[object]:
-    value = found.get(name, [])
-    if not isinstance(value, list):
-        raise ValueError(f"`{name}` of the {what} is {shortened(value)}; expected a list")
-    return value
 
 
 def _parse_entry(entry: object) -> tuple[PartitionKey, list[int]]:
@@ -131,16 +109,6 @@ def _parse_log_dirs(entry: object, brokers: Sequence[int]) -> list[str]:
             f"expected one for each, {ANY_LOG_DIR!r} if the folder does not matter"
         )
     return folders
-
-
-def is_id(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number; JSON's true is an int in Python, too."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
-
-
-def shortened(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 80 else f"{text[:77]}..."
 
 
 def as_text(replicas: Mapping[PartitionKey, Sequence[int]]) -> str:

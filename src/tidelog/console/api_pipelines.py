@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -12,6 +11,7 @@ from tidelog.console import pipeline_data
 from tidelog.console.api import Call, Endpoint
 from tidelog.console.clusters import Cluster
 from tidelog.console.errors import not_found
+from tidelog.console.pipeline_data import AlertItem, TableAnswer, TableItem
 
 
 class FlowItem(Struct):
@@ -146,17 +146,6 @@ async def batch_list(cluster: Cluster, folder: str, pipeline: str | None) -> Bat
     )
 
 
-class TableItem(Struct):
-    """A Delta table of a data folder."""
-
-    name: str
-    version: int
-    rows: int | None
-    bytes: int
-    files: int
-    changed_ms: int | None
-
-
 class TableList(Struct):
     tables: list[TableItem]
 
@@ -167,15 +156,7 @@ async def list_tables(call: Call[None, None]) -> TableList:
 
 
 async def table_list(cluster: Cluster, folder: str) -> TableList:
-    found = await asyncio.to_thread(pipeline_data.tables, folder_of(cluster, folder))
-    return TableList([TableItem(**asdict(table)) for table in found])
-
-
-class TableAnswer(Struct):
-    """The newest rows of a table, as text; None is null."""
-
-    columns: list[str]
-    rows: list[list[str | None]]
+    return TableList(await asyncio.to_thread(pipeline_data.tables, folder_of(cluster, folder)))
 
 
 async def get_table(call: Call[None, None]) -> TableAnswer:
@@ -184,21 +165,7 @@ async def get_table(call: Call[None, None]) -> TableAnswer:
 
 
 async def table_answer(cluster: Cluster, folder: str, table: str) -> TableAnswer:
-    found = await asyncio.to_thread(pipeline_data.newest_rows, folder_of(cluster, folder), table)
-    return TableAnswer(found.columns, found.rows)
-
-
-class AlertItem(Struct):
-    """An alert with its evidence, a value of JSON."""
-
-    pipeline: str
-    alert_id: str
-    rule: str
-    subject: str
-    window_start: str
-    window_end: str
-    raised_at: str
-    evidence: Any
+    return await asyncio.to_thread(pipeline_data.newest_rows, folder_of(cluster, folder), table)
 
 
 class AlertList(Struct):
@@ -218,8 +185,7 @@ async def list_alerts(call: Call[AlertQuery, None]) -> AlertList:
 
 async def alert_list(cluster: Cluster, folder: str, alert_id: str | None) -> AlertList:
     path = folder_of(cluster, folder)
-    found = await asyncio.to_thread(pipeline_data.alerts, path, alert_id=alert_id)
-    return AlertList([AlertItem(**asdict(alert)) for alert in found])
+    return AlertList(await asyncio.to_thread(pipeline_data.alerts, path, alert_id=alert_id))
 
 
 def folder_of(cluster: Cluster, number: str) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from tidelog.console.errors import ApiError, not_found
 
@@ -31,9 +32,8 @@ BATCH_COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class TableFacts:
-    """A Delta table: its version, rows, bytes and the time of its newest file."""
+class TableItem(Struct):
+    """A Delta table of a data folder. `changed_ms` is the time of its newest file."""
 
     name: str
     version: int
@@ -43,17 +43,15 @@ class TableFacts:
     changed_ms: int | None
 
 
-@dataclass(slots=True)
-class TableRows:
-    """The newest rows of a table, as text."""
+class TableAnswer(Struct):
+    """The newest rows of a table, as text; None is null."""
 
     columns: list[str]
     rows: list[list[str | None]]
 
 
-@dataclass(slots=True)
-class AlertFacts:
-    """An alert of a detector. The evidence is a value of JSON."""
+class AlertItem(Struct):
+    """An alert with its evidence, a value of JSON."""
 
     pipeline: str
     alert_id: str
@@ -62,7 +60,7 @@ class AlertFacts:
     window_start: str
     window_end: str
     raised_at: str
-    evidence: object = field(default=None)
+    evidence: Any
 
 
 def statuses(folder: str) -> list[PipelineStatus]:
@@ -77,7 +75,7 @@ def statuses(folder: str) -> list[PipelineStatus]:
     return [status for status in found if status is not None]
 
 
-def tables(folder: str) -> list[TableFacts]:
+def tables(folder: str) -> list[TableItem]:
     """The Delta tables below a local data folder."""
     import pyarrow as pa
     from deltalake import DeltaTable
@@ -93,7 +91,7 @@ def tables(folder: str) -> list[TableFacts]:
             continue  # it is being made or removed
         counts = [each.get("num_records") for each in files]
         found.append(
-            TableFacts(
+            TableItem(
                 name,
                 table.version(),
                 None if any(count is None for count in counts) else sum(counts),
@@ -105,7 +103,7 @@ def tables(folder: str) -> list[TableFacts]:
     return found
 
 
-def newest_rows(folder: str, name: str, limit: int = NEWEST_ROWS) -> TableRows:
+def newest_rows(folder: str, name: str, limit: int = NEWEST_ROWS) -> TableAnswer:
     """The last rows of the newest files of a table. Raises ApiError 404 for an unknown table."""
     import pyarrow as pa
     from deltalake import DeltaTable
@@ -132,7 +130,7 @@ def newest_rows(folder: str, name: str, limit: int = NEWEST_ROWS) -> TableRows:
         wanted = limit - len(rows)
         last = found.slice(max(found.num_rows - wanted, 0))
         rows += [[shown(row[column]) for column in names] for row in reversed(last.to_pylist())]
-    return TableRows(names, rows)
+    return TableAnswer(names, rows)
 
 
 def batches(folder: str, pipeline: str | None, limit: int = NEWEST_BATCHES) -> list[Mapping[str, object]]:
@@ -149,14 +147,14 @@ def batches(folder: str, pipeline: str | None, limit: int = NEWEST_BATCHES) -> l
         return []
 
 
-def alerts(folder: str, limit: int = NEWEST_ALERTS, alert_id: str | None = None) -> list[AlertFacts]:
+def alerts(folder: str, limit: int = NEWEST_ALERTS, alert_id: str | None = None) -> list[AlertItem]:
     """The newest alerts of all detectors, the newest first; or only those with an id."""
     from tidelog.spark.pipelines.report_facts import ALERT_TABLES, evidence_of
     from tidelog.spark.pipelines.report_readers import LocalReader, TablesChanged
 
     reader = LocalReader(table_root(folder))
     where = {} if alert_id is None else {"alert_id": alert_id}
-    found: list[AlertFacts] = []
+    found: list[AlertItem] = []
     for table, pipeline in ALERT_TABLES.items():
         try:
             if not reader.columns(table) >= set(ALERT_COLUMNS):
@@ -166,7 +164,7 @@ def alerts(folder: str, limit: int = NEWEST_ALERTS, alert_id: str | None = None)
             continue
         for row in rows:
             texts = {name: shown(row[name]) or "" for name in ALERT_COLUMNS if name != "evidence"}
-            found.append(AlertFacts(pipeline, **texts, evidence=evidence_of(row["evidence"])))
+            found.append(AlertItem(pipeline, **texts, evidence=evidence_of(row["evidence"])))
     found.sort(key=lambda alert: alert.raised_at, reverse=True)
     return found[:limit]
 

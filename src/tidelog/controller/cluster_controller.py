@@ -67,6 +67,7 @@ CLOSE_SECONDS = 5.0
 """How long a stop waits for the running event and for ZooKeeper."""
 
 T = TypeVar("T")
+R = TypeVar("R", TopicResult, PartitionsResult)
 
 _log = logging.getLogger("tidelog.controller")
 
@@ -324,21 +325,13 @@ class ClusterController:
         error get RequestTimedOut, and their creation goes on.
         """
         results = [TopicResult(name) for name in dict.fromkeys(topic.name for topic in topics)]
-        try:
-            async with asyncio.timeout(timeout):
-                results = await self._call(
-                    ControllerState.TOPIC_CHANGE,
-                    "CreateTopics",
-                    lambda active: active.admin.create_topics(
-                        topics, validate_only=validate_only, quota=quota
-                    ),
-                )
-                if not validate_only:
-                    await self._brokers_told([result.name for result in results if result.error is None])
-        except TimeoutError:
-            for result in results:
-                result.error = result.error or RequestTimedOut()
-        return results
+        return await self._create(
+            "CreateTopics",
+            results,
+            lambda active: active.admin.create_topics(topics, validate_only=validate_only, quota=quota),
+            validate_only=validate_only,
+            timeout=timeout,
+        )
 
     async def create_partitions(
         self,
@@ -350,15 +343,28 @@ class ClusterController:
     ) -> list[PartitionsResult]:
         """Add partitions to topics, independently of each other; `timeout` is as in `create_topics`."""
         results = [PartitionsResult(name) for name in dict.fromkeys(topic.name for topic in topics)]
+        return await self._create(
+            "CreatePartitions",
+            results,
+            lambda active: active.admin.create_partitions(topics, validate_only=validate_only, quota=quota),
+            validate_only=validate_only,
+            timeout=timeout,
+        )
+
+    async def _create(
+        self,
+        name: str,
+        unfinished: list[R],
+        work: Callable[[ActiveController], Awaitable[list[R]]],
+        *,
+        validate_only: bool,
+        timeout: float | None,
+    ) -> list[R]:
+        """The results of `work`, once the leaders know the new partitions; `unfinished` after `timeout`."""
+        results = unfinished
         try:
             async with asyncio.timeout(timeout):
-                results = await self._call(
-                    ControllerState.TOPIC_CHANGE,
-                    "CreatePartitions",
-                    lambda active: active.admin.create_partitions(
-                        topics, validate_only=validate_only, quota=quota
-                    ),
-                )
+                results = await self._call(ControllerState.TOPIC_CHANGE, name, work)
                 if not validate_only:
                     await self._brokers_told([result.name for result in results if result.error is None])
         except TimeoutError:

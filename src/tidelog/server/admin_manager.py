@@ -6,8 +6,7 @@ writes them to the tree with a notification, and every broker applies them.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller import config_changes, validation
@@ -28,15 +27,13 @@ from tidelog.controller.interface import (
 )
 from tidelog.errors import (
     InvalidRequest,
-    KafkaStorageError,
     NotController,
-    RequestTimedOut,
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.state import DEFAULT_ENTITY
-from tidelog.metadata.tree import TreeUnavailable
 from tidelog.server.config_change_listener import ConfigChangeListener
+from tidelog.server.tree_timeout import in_time
 
 
 class AdminManager:
@@ -123,7 +120,7 @@ class AdminManager:
         self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
     ) -> None:
         self._check(entity)
-        await self._in_time(self._change(entity, after, validate_only))
+        await in_time(self._change(entity, after, validate_only), self._timeout)
 
     async def change_entity_configs(
         self, entity_path: str, after: Callable[[Mapping[str, str]], dict[str, str]]
@@ -132,16 +129,7 @@ class AdminManager:
             await self._store.change_config(entity_path, after)
             await self._listener.refresh(entity_path)
 
-        await self._in_time(change())
-
-    async def _in_time(self, change: Coroutine[None, None, None]) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await change
-        except TreeUnavailable as error:
-            raise KafkaStorageError(f"The tree cannot be changed: {error}") from error
-        except TimeoutError:
-            raise RequestTimedOut("The tree cannot be changed: ZooKeeper does not answer.") from None
+        await in_time(change(), self._timeout)
 
     async def _change(
         self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
@@ -156,13 +144,7 @@ class AdminManager:
             await self._listener.refresh(entity.path)
 
     async def entity_configs(self) -> Mapping[str, Mapping[str, str]]:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await self._store.read_entity_configs()
-        except TreeUnavailable as error:
-            raise KafkaStorageError(f"The tree cannot be read: {error}") from error
-        except TimeoutError:
-            raise RequestTimedOut("The tree cannot be read: ZooKeeper does not answer.") from None
+        return await in_time(self._store.read_entity_configs(), self._timeout, "read")
 
     def _check(self, entity: ConfigEntity) -> None:
         if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):

@@ -7,15 +7,15 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.errors import KafkaError, KafkaStorageError, RequestTimedOut
+from tidelog.errors import KafkaError
 from tidelog.metadata import tokens
 from tidelog.metadata.async_tree import within_one_session
 from tidelog.metadata.change_follower import ChangeFollower
 from tidelog.metadata.nodes import BadNode
-from tidelog.metadata.tree import TreeUnavailable
+from tidelog.server.tree_timeout import in_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from tidelog.controller.single import SingleController
     from tidelog.metadata.security_nodes import TokenNode
@@ -54,19 +54,10 @@ class ClusterTokenStore:
         return await self._nodes.read_tokens()
 
     async def write_token(self, node: TokenNode) -> None:
-        await self._in_time(self._nodes.write_token(node))
+        await in_time(self._nodes.write_token(node), self._timeout)
 
     async def remove_token(self, token_id: str) -> None:
-        await self._in_time(self._nodes.remove_token(token_id))
-
-    async def _in_time(self, change: Coroutine[None, None, None]) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await change
-        except TreeUnavailable as error:
-            raise KafkaStorageError(f"The tree cannot be changed: {error}") from error
-        except TimeoutError:
-            raise RequestTimedOut("The tree cannot be changed: ZooKeeper does not answer.") from None
+        await in_time(self._nodes.remove_token(token_id), self._timeout)
 
     async def load(self, manager: DelegationTokenManager) -> None:
         """Read all tokens, and watch for changes that are made from now on."""

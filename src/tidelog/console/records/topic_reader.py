@@ -156,8 +156,11 @@ class Chunk:
         found = read_records(self.data, entry.position, header=header)
         if header.base_offset >= self.fetched and (end is None or header.next_offset <= end):
             return iter(found)
-        last = header.next_offset if end is None else end
-        return (record for record in found if self.fetched <= record.offset < last)
+        return (record for record in found if self._is_wanted(record.offset, end))
+
+    def _is_wanted(self, offset: int, end: int | None) -> bool:
+        """A batch may begin before the fetched offset and go on behind the end."""
+        return offset >= self.fetched and (end is None or offset < end)
 
     def _record(self, record: Record, header: BatchHeader, state: TransactionState) -> LogRecord:
         sequence = NO_SEQUENCE
@@ -182,7 +185,7 @@ class Chunk:
 
     def _markers(self, entry: Entry, header: BatchHeader, end: int | None) -> Iterator[LogRecord]:
         for record in read_records(self.data, entry.position, header=header):
-            if record.offset >= self.fetched and (end is None or record.offset < end):
+            if self._is_wanted(record.offset, end):
                 kind = control_record_type(record)
                 yield LogRecord(
                     self.topic,
@@ -200,7 +203,7 @@ class Chunk:
     def _old_records(self, entry: Entry, end: int | None) -> Iterator[LogRecord]:
         found = read_message_set(self.data, entry)
         for record in found.records:
-            if record.offset >= self.fetched and (end is None or record.offset < end):
+            if self._is_wanted(record.offset, end):
                 yield LogRecord(
                     self.topic,
                     self.partition,

@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 def group_metadata(group: ClassicGroup, assignments: Mapping[str, bytes]) -> NewRecord:
     """The record of the group with these assignments."""
     members = [
-        GroupMetadataValue.MemberMetadata(
-            member_id=member.member_id,
-            group_instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            rebalance_timeout=member.rebalance_timeout_ms,
-            session_timeout=member.session_timeout_ms,
-            subscription=member.metadata(group.protocol),
-            assignment=assignments[member.member_id],
-        )
+        member_metadata(member, group.protocol, assignments[member.member_id])
         for member in group.members.by_id.values()
         if member.member_id in assignments
     ]
@@ -42,6 +33,22 @@ def group_metadata(group: ClassicGroup, assignments: Mapping[str, bytes]) -> New
         members=members,
     )
     return NewRecord(group_key(group.group_id), group_value(value))
+
+
+def member_metadata(
+    member: Member, protocol: str | None, assignment: bytes
+) -> GroupMetadataValue.MemberMetadata:
+    """A member of the record, with its subscription for the protocol of the group."""
+    return GroupMetadataValue.MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.metadata(protocol),
+        assignment=assignment,
+    )
 
 
 def new_group(group_id: str, now_ms: int) -> NewRecord:

@@ -27,6 +27,7 @@ from tidelog.coordinator.group.consumer_events import (
     TargetEvent,
 )
 from tidelog.coordinator.group.group import CONSUMER_PROTOCOL_TYPE
+from tidelog.coordinator.group.group_metadata import member_metadata
 from tidelog.coordinator.group.members import Member as OfClassicGroup
 from tidelog.coordinator.group.members import Members, Protocol
 from tidelog.coordinator.group.records import group_key, group_value
@@ -192,19 +193,7 @@ def downgrade(
         protocol=protocol,
         leader=members.leader_id,
         current_state_timestamp=now_ms,
-        members=[
-            GroupMetadataValue.MemberMetadata(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(protocol),
-                assignment=member.assignment,
-            )
-            for member in members.by_id.values()
-        ],
+        members=[member_metadata(member, protocol, member.assignment) for member in members.by_id.values()],
     )
     return Downgrade(NewRecord(group_key(group.group_id), group_value(value)), members)
 
