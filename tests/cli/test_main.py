@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -23,6 +25,29 @@ def test_help_lists_every_tool_with_a_summary() -> None:
     for name, tool in TOOLS.items():
         assert name in shown.stdout
         assert tool.summary.split(",")[0].rstrip(".") in shown.stdout
+
+
+def test_help_names_the_page_of_exit_codes() -> None:
+    assert "docs/exit-codes.md" in CliRunner().invoke(main, ["--help"]).stdout
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[click.Command]:
+    """A command with its subcommands."""
+    yield command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from commands(inner, context)
+
+
+def test_every_flag_has_a_sentence_that_says_its_default_in_one_form() -> None:
+    context = click.Context(main)
+    for command in commands(main, context):
+        for flag in command.params:
+            if isinstance(flag, click.Option) and not flag.hidden:
+                assert flag.help, (command.name, flag.name)
+                assert not re.search(r"; -?\d+\.$", flag.help), (command.name, flag.help)
 
 
 def test_no_summary_of_a_subcommand_is_cut() -> None:

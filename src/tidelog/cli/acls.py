@@ -60,8 +60,20 @@ class Rules(Protocol):
 @click.option("--topic", "topics", metavar="NAME", multiple=True, help="A topic; * for all.")
 @click.option("--group", "groups", metavar="NAME", multiple=True, help="A group; * for all.")
 @click.option("--cluster", is_flag=True, help="The cluster.")
-@click.option("--transactional-id", "transactional_ids", metavar="ID", multiple=True, help="Of producers.")
-@click.option("--delegation-token", "delegation_tokens", metavar="ID", multiple=True, help="A token.")
+@click.option(
+    "--transactional-id",
+    "transactional_ids",
+    metavar="ID",
+    multiple=True,
+    help="A transactional id; * for all.",
+)
+@click.option(
+    "--delegation-token",
+    "delegation_tokens",
+    metavar="ID",
+    multiple=True,
+    help="A delegation token; * for all.",
+)
 @click.option(
     "--user-principal",
     "user_principals",
@@ -78,12 +90,36 @@ class Rules(Protocol):
     help="How names match resources. any and match are for --list and --remove: match finds every rule that "
     "is about the named resource.",
 )
-@click.option("--allow-principal", "allow_principals", metavar="TYPE:NAME", multiple=True, help="Who may.")
-@click.option("--deny-principal", "deny_principals", metavar="TYPE:NAME", multiple=True, help="Who may not.")
-@click.option("--allow-host", "allow_hosts", metavar="IP", multiple=True, help="Where from. [default: *]")
-@click.option("--deny-host", "deny_hosts", metavar="IP", multiple=True, help="Where from. [default: *]")
-@click.option("--principal", "principals", metavar="TYPE:NAME", multiple=True, help="List the rules of one.")
-@click.option("--operation", "operations", metavar="NAME", multiple=True, help="What. [default: All]")
+@click.option(
+    "--allow-principal",
+    "allow_principals",
+    metavar="TYPE:NAME",
+    multiple=True,
+    help="Allow this principal, such as User:alice.",
+)
+@click.option(
+    "--deny-principal", "deny_principals", metavar="TYPE:NAME", multiple=True, help="Deny this principal."
+)
+@click.option(
+    "--allow-host", "allow_hosts", metavar="IP", multiple=True, help="Allow it from this address (default *)."
+)
+@click.option(
+    "--deny-host", "deny_hosts", metavar="IP", multiple=True, help="Deny it from this address (default *)."
+)
+@click.option(
+    "--principal",
+    "principals",
+    metavar="TYPE:NAME",
+    multiple=True,
+    help="List only the rules of this principal.",
+)
+@click.option(
+    "--operation",
+    "operations",
+    metavar="NAME",
+    multiple=True,
+    help="The operation, such as Read (default All).",
+)
 @switch("--producer", "What a producer needs: Write, Describe and Create on the topic.")
 @switch("--consumer", "What a consumer needs: Read and Describe on the topic, Read on the group.")
 @switch("--idempotent", "With --producer: also IdempotentWrite on the cluster.")
@@ -303,9 +339,7 @@ class RulesInTree:
         from tidelog.security.acl_authorizer import AclAuthorizer
 
         settings = ZooKeeperSettings(connect_timeout=CONNECT_SECONDS)
-        tree = await ZooKeeperTree.connect(
-            self._connect, settings, rng=random.Random(), create_chroot=False
-        )
+        tree = await ZooKeeperTree.connect(self._connect, settings, rng=random.Random(), create_chroot=False)
         async with tree:
             authorizer = AclAuthorizer()
             try:

@@ -39,7 +39,13 @@ TIMEOUT_MS = 10_000
     multiple=True,
     help="Where brokers serve metrics; by default their metrics.listener.",
 )
-@click.option("--metrics-interval", type=click.FloatRange(min=0), default=2.0, help="Between two snapshots.")
+@click.option(
+    "--metrics-interval",
+    type=click.FloatRange(min=0),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two snapshots.",
+)
 @click.option(
     "--broker-config",
     "broker_configs",

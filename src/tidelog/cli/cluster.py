@@ -160,7 +160,7 @@ def _run(
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @output_option
 def status(bootstrap_server: str, command_config: str | None, output: str) -> None:
-    """Show brokers and the partitions that are not well.
+    """Show the brokers, and the partitions that need attention.
 
     These are the partitions without a leader and those with replicas out of sync.
     """

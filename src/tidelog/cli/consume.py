@@ -59,7 +59,7 @@ Line = Callable[["Shown"], bytes]
     help="json, or text with %t %p %o %k %v %h{...} %d %e %a %i and their modifiers: docs/cli.md.",
 )
 @click.option("-J", "--envelope", is_flag=True, help="Print kcat's JSON envelope, which produce -J reads.")
-@click.option("-n", "--num", type=click.IntRange(min=0), default=0, help="End after N records; 0 for all.")
+@click.option("-n", "--num", type=click.IntRange(min=0), default=0, help="End after N records (default all).")
 @click.option("-p", "--partitions", metavar="N[,...]", help="Read only these partitions.")
 @click.option("-r", "--regex", is_flag=True, help="Topics are regular expressions of whole names.")
 @click.option(

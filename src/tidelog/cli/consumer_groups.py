@@ -148,7 +148,7 @@ class Options:
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
-@valued("--timeout", "MS", "The time-out of each request; 30000.", int)
+@valued("--timeout", "MS", "The time-out of each request (default 30000).", int)
 @switch("--list", "Print the names of the groups.")
 @switch("--describe", "Print the offsets and lags of groups, or their members or states.")
 @switch("--delete", "Delete groups without members, and their offsets.")

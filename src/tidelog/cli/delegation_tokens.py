@@ -60,7 +60,9 @@ ALLOWED = {
 )
 @click.option("--renewer-principal", metavar="TYPE:NAME", multiple=True, help="Who may renew the new token.")
 @valued("--max-life-time-period", "MS", "How long the token can be renewed; -1 is the cluster's limit.")
-@valued("--renew-time-period", "MS", "How long the token is valid then; -1 is the cluster's default.")
+@valued(
+    "--renew-time-period", "MS", "How long the token stays valid after --renew; -1 is the cluster's default."
+)
 @valued("--expiry-time-period", "MS", "When the token expires; -1 is now.")
 @valued("--hmac", "HMAC", "The HMAC of the token.")
 @output_option

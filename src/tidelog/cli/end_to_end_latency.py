@@ -37,10 +37,10 @@ Headers = tuple[tuple[str, bytes | None], ...]
 @valued("--num-records", "N", "How many records; required.", int)
 @valued("--producer-acks", "ACKS", "1 or all; required.")
 @valued("--record-size", "BYTES", "The size of each value; required.", int)
-@valued("--record-key-size", "BYTES", "The size of each key; 0.", int)
-@valued("--num-headers", "N", "How many headers each record has; 0.", int)
-@valued("--record-header-key-size", "BYTES", "The size of a header's name; 0.", int)
-@valued("--record-header-size", "BYTES", "The size of a header's value; 0.", int)
+@valued("--record-key-size", "BYTES", "The size of each key (default 0).", int)
+@valued("--num-headers", "N", "How many headers each record has (default 0).", int)
+@valued("--record-header-key-size", "BYTES", "The size of a header's name (default 0).", int)
+@valued("--record-header-size", "BYTES", "The size of a header's value (default 0).", int)
 @valued("--command-config", "FILE", "A properties file with settings of the clients.")
 @output_option
 @click.pass_context

@@ -93,8 +93,8 @@ def planted(function: Decorated) -> Decorated:
 @counted("--events", "How many records, broken and duplicate ones included.", 100_000)
 @click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="Events per second; 0 for no limit.")
 @valued("--seed", "N", "The same seed and --start give the same bytes; by default random, and printed.", int)
-@counted("--users", "How many users; one for every 50 events by default.", 0)
-@counted("--devices", "How many devices; four for every five users by default.", 0)
+@counted("--users", "How many users; 0 for one per 50 events.", 0)
+@counted("--devices", "How many devices; 0 for four per five users.", 0)
 @click.option(
     "--start",
     callback=moment,
@@ -103,7 +103,10 @@ def planted(function: Decorated) -> Decorated:
     "--rate; without it the last event happens now.",
 )
 @click.option(
-    "--span", callback=duration, metavar="DURATION", help="From the first event to the last; 24h unless live."
+    "--span",
+    callback=duration,
+    metavar="DURATION",
+    help="The time from the first event to the last (default 24h, unless live).",
 )
 @fraction("--late", "The part of the events that arrives late.")
 @click.option(

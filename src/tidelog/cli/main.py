@@ -24,8 +24,8 @@ TOOLS: dict[str, Tool] = {
     ),
     "demo": Tool("tidelog.cli.demo", "demo", "Run a broker with events, and all pipelines on them."),
     "console": Tool("tidelog.cli.console", "console", "Serve web pages for Kafka clusters."),
-    "produce": Tool("tidelog.cli.produce", "produce", "Write records that standard input has in any form."),
-    "consume": Tool("tidelog.cli.consume", "consume", "Print records in any form, from any time to another."),
+    "produce": Tool("tidelog.cli.produce", "produce", "Write the records of standard input, in any form."),
+    "consume": Tool("tidelog.cli.consume", "consume", "Print records in any form, between any two times."),
     "console-producer": Tool(
         "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."
     ),
@@ -147,4 +147,8 @@ def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) ->
     help="Print the version.",
 )
 def main() -> None:
-    """A distributed commit log that speaks Kafka's protocol and keeps Kafka's files."""
+    """A Kafka broker in Python, its tools, and pipelines on Spark.
+
+    A tool ends with 0 if all was done, and with 1 or 2 otherwise. The exceptions are in
+    docs/exit-codes.md.
+    """

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 SETTINGS_NOTE = "Set one with `--set NAME=VALUE`, or in a file with `--config FILE`."
 
+
 @click.group(cls=KafkaStyleGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def pipeline() -> None:
     """Run, list, describe and stop pipelines on Spark."""
@@ -77,7 +78,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
 @valued(
     "--state-partitions",
     "COUNT",
-    "State partitions of new checkpoints, on any master; 4 by default. See `pipeline repartition`.",
+    "State partitions of new checkpoints, on any master (default 4). See `pipeline repartition`.",
 )
 @click.option("--create-topics", is_flag=True, help="Create missing topics of the sources.")
 @click.option(
@@ -327,7 +328,7 @@ def batch_cells(flow: FlowStatus) -> tuple[str, str]:
 @tool_command("list")
 @output_option
 def list_(output: str) -> None:
-    """The pipelines that come with the package."""
+    """List the pipelines that come with the package."""
     with pipeline_failing():
         from tidelog.spark.pipelines.registry import BUILT_IN, find
 

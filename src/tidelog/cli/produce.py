@@ -1,4 +1,4 @@
-"""`tidelog produce`: writes records that standard input has in any form, and tells where each one went."""
+"""`tidelog produce`: writes the records of standard input, in any form, and prints where each one went."""
 
 from __future__ import annotations
 
@@ -50,16 +50,22 @@ ACKNOWLEDGED = "Produced to partition %p at offset %o with timestamp %d.\\n"
     help="What is printed for each written record: %t %p %o %k %v %d %i; '' for nothing.",
 )
 @click.option("-k", "--key", help="The key of every record.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="The partition of all.")
+@click.option(
+    "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="The partition of every record."
+)
 @click.option("-H", "--header", metavar="NAME:VALUE", multiple=True, help="A header of every record.")
 @click.option("-Z", "--tombstone", is_flag=True, help="Write empty values as tombstones (null).")
 @click.option(
     "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    help="How batches are compressed.",
+    help="How batches are compressed (default none).",
 )
-@click.option("--acks", type=click.Choice(["0", "1", "all", "-1"]), help="Which replicas confirm a record.")
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all", "-1"]),
+    help="Which replicas confirm a record (default all).",
+)
 @valued("--key-schema", "FILE[#MESSAGE]", "Keys are JSON, written by an Avro or Protobuf schema.")
 @valued("--value-schema", "FILE[#MESSAGE]", "Values are JSON, written by an Avro or Protobuf schema.")
 @click.option(

@@ -138,9 +138,9 @@ class Window:
 @valued("--command-config", "FILE", "A properties file with settings of the producer.")
 @switch("--print-metrics", "Print the producer's metrics at the end.")
 @valued("--transactional-id", "ID", "Write in transactions with this id.")
-@valued("--transaction-duration-ms", "MS", "Commit after this time; 3000 with an id.", int)
+@valued("--transaction-duration-ms", "MS", "Commit after this time (default 3000 with an id).", int)
 @valued("--warmup-records", "N", "Print a second summary without the first N records.", int)
-@valued("--reporting-interval", "MS", "The time between two lines; 5000.", int)
+@valued("--reporting-interval", "MS", "The time between two lines (default 5000).", int)
 @output_option
 @click.pass_context
 def producer_perf_test(

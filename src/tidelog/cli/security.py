@@ -34,7 +34,7 @@ def security() -> None:
     help="The port of the brokers; the brokers on this machine have it and the ones after it.",
 )
 @click.option(
-    "--san", "names", metavar="NAME,...", multiple=True, help="More names in certificates of brokers."
+    "--san", "names", metavar="NAME,...", multiple=True, help="More names for the certificates of brokers."
 )
 @click.option(
     "--days",
@@ -65,7 +65,11 @@ def security() -> None:
     help="The folder in the settings, if the files are copied to another one.",
 )
 @click.option("--zookeeper", metavar="HOST:PORT,...", help="Write this zookeeper.connect for the brokers.")
-@click.option("--force", is_flag=True, help="Replace the files of an earlier call; nobody trusts those then.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace the files of an earlier call; its certificates are no longer trusted.",
+)
 def init(
     folder: Path,
     brokers: int | None,

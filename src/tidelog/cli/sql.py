@@ -31,7 +31,9 @@ OUTPUTS = ("table", "json", "csv", "yaml", "parquet")
 @click.argument("query")
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the consumer.")
-@click.option("--output", type=click.Choice(OUTPUTS), default="table", show_default=True, help="The form.")
+@click.option(
+    "--output", type=click.Choice(OUTPUTS), default="table", show_default=True, help="The form of the result."
+)
 @valued("--to", "FILE", "Write the result into a file; --output parquet needs it.")
 @switch("--explain", "Print what would be fetched of each topic, and fetch nothing.")
 @switch("--ordered", "Trust that timestamps never go back: reading ends at the first one behind a range.")

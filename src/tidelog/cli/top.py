@@ -40,9 +40,20 @@ OTHER_LINES = 10
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @switch("--once", "Print one look with rates over the interval, and end: for scripts.")
-@click.option("--interval", type=click.FloatRange(min=0.05), default=2.0, show_default=True, help="Seconds.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.05),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 @click.option("--sort", type=click.Choice(SORTS), default="rate", show_default=True, help="The first order.")
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="The most topics and groups; 0 for all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Show at most so many topics and groups (default all).",
+)
 @click.option("--output", type=click.Choice(["text", *FORMS]), default="text", help="The form of --once.")
 @click.pass_context
 def top(

@@ -138,7 +138,7 @@ class Options:
 )
 @valued("--topic-id", "ID", "The topic to describe, by its id.")
 @valued("--partitions", "N", "The number of partitions; new topics have the cluster's default.", int)
-@valued("--replication-factor", "N", "The replicas of each partition; by default as the cluster.", int)
+@valued("--replication-factor", "N", "The replicas of each partition; by default the cluster's default.", int)
 @valued("--replica-assignment", "B:B,B:B,...", "Brokers of each partition, the preferred leader first.")
 @click.option(
     "--config", metavar="NAME=VALUE", multiple=True, help="A setting of the new topic; may be repeated."

@@ -231,7 +231,7 @@ def abort(
 @transactions.command("find-hanging", cls=KafkaStyleCommand)
 @output_after
 @valued("--broker-id", "ID", "Search the partitions of one broker.", int)
-@valued("--max-transaction-timeout", "MIN", "Only transactions older than MIN minutes; 15.", int)
+@valued("--max-transaction-timeout", "MIN", "Only transactions older than MIN minutes (default 15).", int)
 @valued("--topic", "NAME", "Search one topic.")
 @valued("--partition", "N", "Search one partition of the topic.", int)
 @click.pass_context
