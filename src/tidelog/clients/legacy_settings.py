@@ -46,8 +46,9 @@ def translate(
 ) -> tuple[dict[str, object], list[str]]:
     """Today's settings, and a line for each old name. Other names are kept.
 
-    Settings of the other kind of client are left out, with a line about each. Without `side` the names tell
-    the kind of client. If an old name and its successor are both given, the successor wins.
+    Settings of the other kind of client are left out, with a line about each. Without `side` the names of
+    the settings decide the kind of client. If an old name and its successor are both given, the successor
+    wins.
     """
     given = {name.replace("_", "."): value for name, value in properties.items()}
     known = old_names()

@@ -110,7 +110,8 @@ class Partition(LogListener):
         self.on_high_watermark: Callable[[Partition], None] | None = None
         # Called when the log start offset moved: a follower tells its leader.
         self.on_log_start: Callable[[Partition], None] | None = None
-        # Readers up to the high watermark, and readers up to the log end. Each is told of the next change,
+        # Readers up to the high watermark, and readers up to the log end. Each is notified of the next
+        # change,
         # and has to watch again.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.end_watchers: dict[PartitionWatcher, None] = {}
@@ -452,8 +453,8 @@ class Partition(LogListener):
     def advance_high_watermark(self) -> bool:
         """Move the high watermark to the smallest log end offset of the maximal ISR; it never falls.
 
-        As in Kafka, it stays while fewer replicas than min.insync.replicas are in sync. Followers are told
-        of new records.
+        As in Kafka, it stays while fewer replicas than min.insync.replicas are in sync. Followers are
+        notified of new records.
         """
         log, flushes = self.log, self.flushes
         assert log is not None

@@ -1,4 +1,4 @@
-"""PartitionFetchState: what a replica fetcher knows of one partition that it follows."""
+"""PartitionFetchState: the state of one partition that a replica fetcher follows."""
 
 from __future__ import annotations
 

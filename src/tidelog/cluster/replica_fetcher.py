@@ -69,7 +69,7 @@ class ReplicaFetcherSettings:
 
 
 class FetchListener(Protocol):
-    """What a fetcher tells of its work."""
+    """Receives the events of a fetcher."""
 
     def is_throttled(self, state: PartitionFetchState) -> bool:
         """Whether a follower that lags must not fetch the partition now (follower.replication.throttled)."""
@@ -223,7 +223,8 @@ class ReplicaFetcher:
         await self.sleep(seconds)
 
     def _pause_seconds(self) -> float:
-        """The wait before the next connection: none after a lost one, which tells whether the leader lives.
+        """The wait before the next connection. There is none after a lost connection: the next attempt
+        shows whether the leader lives.
 
         Each further wait is twice the last.
         """
@@ -406,7 +407,7 @@ class ReplicaFetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return asyncio.ensure_future(self._restart(state))
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            # The controller tells this broker of the epoch soon.
+            # The controller will send the epoch to this broker soon.
             reason = f"broker {leader} leads it with a newer epoch than {state.leader_epoch}"
             self._fail(state, reason, logging.WARNING)
             return None

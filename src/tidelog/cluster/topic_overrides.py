@@ -1,7 +1,7 @@
 """TopicOverrides: the settings that the topics of this broker override.
 
-UpdateMetadata carries no settings. A broker of a cluster reads those of a topic from the tree when it creates
-a log of the topic, and again when it is notified of a change.
+UpdateMetadata carries no settings. A broker of a cluster reads the settings of a topic from the tree when
+it creates a log of the topic, and again when it is notified of a change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ReadOverrides = Callable[[Collection[str]], Awaitable[Mapping[str, Mapping[str, 
 
 
 class TopicOverrides:
-    """Keeps the settings of topics with logs on this broker, and reads those of other topics."""
+    """Keeps the settings of topics with logs on this broker, and reads the settings of other topics."""
 
     def __init__(self, read: ReadOverrides) -> None:
         self._read = read

@@ -51,7 +51,7 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Struct]]
 
 
 class Done(Struct):
-    """The answer of a change that has nothing else to tell."""
+    """The answer of a change without other results."""
 
     message: str
 
@@ -60,8 +60,8 @@ class Done(Struct):
 class Endpoint:
     """A method and path of the API below `/api/clusters/{cluster}`, and who may call it.
 
-    `action` names the permission (`topic.create`). `changes` marks what a read-only console refuses, what
-    needs the token of a page, and what is audited.
+    `action` names the permission (`topic.create`). An endpoint with `changes` needs the token of a page and
+    is audited; a read-only console refuses it.
     """
 
     method: str

@@ -114,7 +114,7 @@ def _sizes(found: SizeHistogram) -> SizesItem:
 
 
 async def get_analysis(call: Call[None, None]) -> AnalysisAnswer:
-    """The last analysis of a topic, as far as it is."""
+    """The last analysis of a topic, with the results so far."""
     topic = await find_topic(call)
     found = analyses_of(call.request, call.cluster).get(topic.name)
     if found is None:

@@ -35,7 +35,7 @@ class BrokerList(Struct):
 
 
 class LogDirItem(Struct):
-    """A log folder of a broker; its disk's bytes are None if the broker does not tell."""
+    """A log folder of a broker; its disk's bytes are None if the broker does not report them."""
 
     broker: int
     path: str
@@ -180,7 +180,7 @@ async def list_broker_configs(call: Call[None, None]) -> BrokerConfigList:
 
 
 async def list_connections(call: Call[None, None]) -> ConnectionList:
-    """The open connections and the client software of each; only a broker of ours tells them."""
+    """The open connections and the client software of each; only a broker of tidelog lists them."""
     if call.cluster.local is None:
         raise ApiError(501, "NOT_SUPPORTED", "Only the console in a broker knows its connections.")
     return ConnectionList(

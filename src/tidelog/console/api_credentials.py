@@ -64,8 +64,8 @@ class ApiCredentials:
         self._oidc = oidc
         self._audit = audit
         self._now = now
-        # A key of this process makes the names of credentials: no time that a lookup takes tells an attacker
-        # anything about the passwords and tokens of others, and none of them is kept here.
+        # Credentials are kept only as digests made with a key of this process: the time of a lookup says
+        # nothing about the passwords and tokens of others.
         self._key = secrets.token_bytes(32)
         self._logins: dict[bytes, _Login] = {}
         self._logging_in: dict[bytes, asyncio.Task[Session]] = {}

@@ -114,7 +114,7 @@ class NewAcls(Struct):
 
 
 async def create_acls(call: Call[None, NewAcls]) -> AclList:
-    """Add rules: those of a template, or one."""
+    """Add the rules of a template, or one rule."""
     bindings = list(new_bindings(call.body))
     await call.cluster.admin.create_acls(bindings)
     return AclList(False, [_acl_item(binding) for binding in bindings])

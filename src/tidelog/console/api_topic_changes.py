@@ -36,7 +36,7 @@ class CloneBody(Struct):
 
 
 class PartitionsBody(Struct):
-    """How many partitions the topic shall have."""
+    """The new number of partitions of a topic."""
 
     total: Annotated[int, Meta(ge=1, le=MOST_PARTITIONS)]
 
@@ -92,12 +92,12 @@ async def list_topic_configs(call: Call[None, None]) -> ConfigList:
 
 
 async def set_topic_config(call: Call[None, ValueBody]) -> Done:
-    """Give a topic a value of a setting."""
+    """Set a setting of a topic."""
     return await _alter(call, AlterConfigOp(call.path["name"], call.body.value))
 
 
 async def reset_topic_config(call: Call[None, None]) -> Done:
-    """Let a setting of a topic have the value of its broker again."""
+    """Remove a setting of a topic: the broker's value applies again."""
     return await _alter(call, AlterConfigOp(call.path["name"], None, OpType.DELETE))
 
 

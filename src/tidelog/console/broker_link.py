@@ -147,7 +147,8 @@ class ConsoleSettings(Message):
     rules_file: str
     levels: dict[str, int]
     reads_files: bool = False
-    """Whether the console may read the broker's segment files: nobody needs leave to read a topic."""
+    """Whether the console may read the broker's segment files. Not if access rules limit who reads a
+    topic."""
 
     scheduling_policy: str = "auto"
 

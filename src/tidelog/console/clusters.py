@@ -106,7 +106,7 @@ class Cluster:
         began = time.monotonic()
         try:
             if self.local is None:
-                await self.admin.connect()  # a cluster that is down is told at once, not after every retry
+                await self.admin.connect()  # report a cluster that is down at once, not after every retry
             snapshot = await read_snapshot(self)
             self._snapshot, self._snapshot_at = snapshot, began
             took = time.monotonic() - began

@@ -26,7 +26,7 @@ UNUSED_SECONDS: Final = 600.0
 
 
 class Sample(Struct):
-    """The figures of one moment; None where the cluster does not tell."""
+    """The figures of one moment; None for figures that the cluster does not report."""
 
     time: float
     records_in: float | None = None

@@ -42,7 +42,7 @@ class LoginLimit:
         return 0.0
 
     def succeeded(self, address: str, user: str) -> None:
-        """Forget the failures of this user from this address; those of the address stay, less this one."""
+        """Forget the failures of this user from this address. The address keeps its other failures."""
         for key in _keys(address, user):
             found = self._failures.get(key)
             if found is None:

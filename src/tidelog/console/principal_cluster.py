@@ -62,7 +62,7 @@ class PrincipalCluster(Cluster):
         return self._has_credentials and self._base.local is None
 
     async def prepare(self) -> None:
-        """Take away what the broker's memory tells about the cluster if the principal may not describe it."""
+        """Remove the figures of the broker's memory if the principal may not describe the cluster."""
         if not self._has_credentials or self.local is None:
             return
         try:

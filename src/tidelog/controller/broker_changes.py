@@ -60,7 +60,7 @@ class BrokerChanges:
         brokers = await self._term.cluster.read_brokers(self._registrations.set(), watch_each=self._watch)
         self._context.set_live_brokers(brokers.values())
         self._term.channels.add_brokers(brokers.values())
-        # What was announced before this term is part of what it reads, or asked for below.
+        # Everything announced before this term is in the tree that it reads, or is asked for below.
         events = await self._term.cluster.read_log_dir_events(self._log_dir_events.set())
         await self._term.store.delete_nodes(events.paths)
 

@@ -291,7 +291,8 @@ class ClusterController:
             raise
         except Exception:
             if active.term.drop_unsent():
-                # The context is ahead of what the brokers were told: the next term begins with the tree.
+                # The context is ahead of the last requests to the brokers: the next term reads the tree
+                # again.
                 _log.exception("requests to brokers are lost: the controller resigns")
                 await self._move_controller()
             raise

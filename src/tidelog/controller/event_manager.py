@@ -25,7 +25,7 @@ _log = logging.getLogger("tidelog.controller")
 
 
 class ControllerState(IntEnum):
-    """The kinds of events; the numbers are those of Kafka's metric ControllerState."""
+    """The kinds of events, with the numbers of Kafka's metric ControllerState."""
 
     IDLE = 0
     CONTROLLER_CHANGE = 1

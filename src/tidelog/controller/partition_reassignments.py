@@ -338,7 +338,7 @@ class PartitionReassignments:
     async def _remove_replicas(self, replicas: Sequence[PartitionAndReplica]) -> None:
         """Remove replicas from the ISR, and have them deleted.
 
-        A broker that is down is told when it is back, if that is in this term.
+        A broker that is down gets the request when it is back, if this term lasts so long.
         """
         for replica in replicas:
             removed = self._context.removed_replicas.setdefault(replica.replica, {})
@@ -354,7 +354,7 @@ class PartitionReassignments:
     async def _tell(
         self, partitions: Collection[TopicPartition], *, without: Collection[PartitionAndReplica] = ()
     ) -> None:
-        """Raise leader epochs and tell the replicas about their assignment."""
+        """Raise leader epochs and send the replicas their assignment."""
         states = await self._term.raise_leader_epochs(partitions)
         if states:
             self._term.batch.new_batch()

@@ -246,7 +246,7 @@ class ControllerBrokerRequestBatch:
         targets = [broker_id for broker_id in self._metadata_brokers if broker_id in brokers]
         partitions = list(self._metadata_partitions)
         if targets:
-            # All brokers are told the same: the requests share everything but the broker's epoch.
+            # All brokers get the same content: the requests share everything but the broker's epoch.
             states = await topic_states(self._context, partitions)
             live = broker_states(brokers.values())
             self.metadata_updates += 1

@@ -76,7 +76,7 @@ class ControllerStore:
         await topic_writes.set_topic_ids(self._tree, topic_ids, self.epoch)
 
     async def mark_for_deletion(self, topics: Iterable[str]) -> None:
-        """Mark topics for deletion: from now on they will be deleted, whoever is the controller."""
+        """Mark topics for deletion: the present controller, or a later one, will delete them."""
         await topic_writes.mark_for_deletion(self._tree, topics, self.epoch)
 
     async def remove_deletion_marks(self, topics: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ NO_LEADER = -1
 """The leader of a partition whose replicas are all offline."""
 
 LEADER_DURING_DELETE = -2
-"""The leader that brokers are told while the partition's topic is deleted."""
+"""The leader in LeaderAndIsr and UpdateMetadata while the partition's topic is deleted."""
 
 NO_STATE_NODE = -1
 """The partition epoch of a partition whose leader was never written."""

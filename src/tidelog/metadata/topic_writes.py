@@ -159,7 +159,7 @@ async def set_topic_ids(
 async def mark_for_deletion(
     tree: AsyncTree, topics: Iterable[str], epoch: ControllerEpoch | None = None
 ) -> dict[str, TreeError]:
-    """Mark topics for deletion: from now on they will be deleted, whoever is the controller.
+    """Mark topics for deletion: the present controller, or a later one, will delete them.
 
     Returns the errors of those not marked, NodeExists for a topic that was marked before.
     """

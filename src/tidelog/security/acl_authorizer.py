@@ -36,7 +36,7 @@ ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 REQUEST_TIMEOUT = "request.timeout.ms"
 
 PATTERNS_AT_ONCE = 50
-"""So many patterns get new rules in one step of the tree. Other changes wait for a step at most."""
+"""The most patterns that get new rules in one step of the tree. Other changes wait for a step at most."""
 
 DECISIONS = 10_000
 """How many decisions are remembered."""

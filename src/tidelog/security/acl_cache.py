@@ -76,7 +76,7 @@ class _RulesOfType:
         return self.literal if pattern_type is LITERAL else self.prefixed
 
     def replace(self, pattern_type: PatternType, name: str, rules: _Rules) -> int:
-        """Give a pattern these rules; returns how many more there are than before."""
+        """Replace the rules of a pattern; returns the difference in their number."""
         patterns = self.of_pattern(pattern_type)
         before = patterns.pop(name, None)
         if rules.entries:
@@ -114,13 +114,13 @@ class AclCache:
         self.count = 0
 
     def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
-        """Give a pattern these rules and no others."""
+        """Replace the rules of a pattern."""
         of_type = self._types.setdefault(pattern.resource_type, _RulesOfType())
         self.count += of_type.replace(pattern.pattern_type, pattern.name, _Rules(dict.fromkeys(entries)))
         self.generation += 1
 
     def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> None:
-        """Have these rules and no others."""
+        """Replace all rules."""
         types: dict[int, _RulesOfType] = {}
         count = 0
         for pattern, entries in rules.items():

@@ -58,7 +58,7 @@ ATTEMPTS = 100
 
 
 MOST_BYTES = 256 * 1024
-"""So much of rules is written in one step: ZooKeeper takes up to 1 MB."""
+"""The most bytes of rules in one step: ZooKeeper takes up to 1 MB."""
 
 RulesByPattern: TypeAlias = dict[ResourcePattern, Entries]
 
@@ -99,7 +99,7 @@ class AclStore:
         return {patterns[path]: _decode(path, data) for path, (data, _) in found.items()}
 
     async def read(self, patterns: Iterable[ResourcePattern]) -> RulesByPattern:
-        """The rules of these patterns; one that has none has an empty tuple."""
+        """The rules of these patterns; an empty tuple for a pattern without rules."""
         paths = {path_of(pattern): pattern for pattern in patterns}
         found = await self._tree.get_all(paths)
         return {
@@ -109,7 +109,8 @@ class AclStore:
     async def change(
         self, pattern: ResourcePattern, after: Callable[[Entries], Iterable[AccessControlEntry]]
     ) -> Entries:
-        """Give a pattern the rules that `after` makes of its present ones, and notify all brokers.
+        """Replace the rules of a pattern by the result of `after` for its present rules, and notify all
+        brokers.
 
         Returns the rules that are there then. Raises InvalidRequest if there cannot be so many rules.
         """
@@ -141,7 +142,8 @@ class AclStore:
     ) -> RulesByPattern | None:
         """Add rules to several patterns in one step; returns the rules that each has then.
 
-        None if the step fails, for instance because another broker changed one of them: `change` tells why.
+        None if the step fails, for instance because another broker changed one of them: `change` raises the
+        reason.
         """
         patterns = {path_of(pattern): pattern for pattern in added}
         found = await self._tree.get_all(patterns)

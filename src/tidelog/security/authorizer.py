@@ -83,7 +83,7 @@ class Authorizer(Protocol):
     async def delete_acls(
         self, context: AuthorizableRequestContext, filters: Sequence[AclBindingFilter]
     ) -> list[list[tuple[AclBinding, KafkaError | None]]]:
-        """Remove the rules that match; returns those of each filter, with the error of each."""
+        """Remove the rules that match; returns the rules of each filter, each with its error."""
 
     def acls(self, wanted: AclBindingFilter) -> Iterator[AclBinding]:
         """The rules that match."""

@@ -32,7 +32,8 @@ SETTINGS = (
     "ssl.client.auth",
     "super.users",
 )
-"""The settings that `exposures` reads, beside those with the prefix of a listener and those of passwords."""
+"""The settings that `exposures` reads, beside settings with the prefix of a listener and the settings of
+passwords."""
 
 
 class Exposure(NamedTuple):

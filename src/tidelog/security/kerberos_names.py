@@ -45,7 +45,7 @@ class KerberosNames:
     """`rules` as in the setting: RULE:[n:string](regexp)s/pattern/replacement/g/L, or DEFAULT."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
-        """Raises ValueError for a rule that is none."""
+        """Raises ValueError for a text that is not a rule."""
         self._realm = default_realm
         self._rules: list[_Rule | None] = []  # None is DEFAULT
         for text in rules:

@@ -1,4 +1,4 @@
-"""What has to be known about private keys: their type, and how to keep one from a disk in the open."""
+"""Private keys: their type, and their encryption before one is written to a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key store holds, whatever its format."""
+"""The entries of a key store of any format."""
 
 from __future__ import annotations
 

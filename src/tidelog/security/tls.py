@@ -149,7 +149,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def enabled_versions(settings: TlsSettings) -> list[str]:
-    """The versions of TLS that the settings allow. Raises ConfigError if they allow none that is secure."""
+    """The versions of TLS that the settings allow. Raises ConfigError if they allow no secure version."""
     name = settings.name("enabled.protocols")
     shown = ",".join(settings.enabled_protocols)
     if any(each not in VERSIONS and each not in OLD_VERSIONS for each in settings.enabled_protocols):

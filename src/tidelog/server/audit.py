@@ -21,7 +21,7 @@ AuditEvent = dict[str, str | int | bool | None]
 
 
 class AuditLog:
-    """Counts decisions since the start, and tells who reads the audit. Nothing is told until it `is_on`."""
+    """Counts decisions since the start, and writes them to the audit while it `is_on`."""
 
     __slots__ = ("allowed", "denied", "is_on", "on_event")
 
@@ -33,7 +33,7 @@ class AuditLog:
 
     @property
     def tells_allowed(self) -> bool:
-        """Whether every allowed operation is told: then no decision is remembered."""
+        """Whether every allowed operation is written: then no decision is remembered."""
         return self.is_on and log.isEnabledFor(logging.DEBUG)
 
     def decided(
@@ -46,7 +46,7 @@ class AuditLog:
         *,
         tell: bool = True,
     ) -> None:
-        """Note a decision. `tell` is False for one of many that only filter an answer."""
+        """Note a decision. `tell` is False for one of many decisions that only filter an answer."""
         if allowed:
             self.allowed += 1
         else:

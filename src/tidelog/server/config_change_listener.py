@@ -45,7 +45,8 @@ class ConfigChangeListener:
         self._follower = ChangeFollower("settings", _log)
 
     async def begin(self) -> None:
-        """Watch for notifications. Those of the past are known when the settings are read after this."""
+        """Watch for notifications. The settings are read after this, so older notifications need no second
+        look."""
         self._follower.listen(self._store.tree)
         for notice in await self._store.read_config_changes(self._newest, self._follower.watch):
             self._newest = notice.sequence

@@ -1,7 +1,8 @@
 """GroupLag: how far the groups of this coordinator are behind, in records and in seconds.
 
-A timer notes the high watermarks of the partitions that groups have committed offsets for; those of other
-brokers come from their leaders. Where an offset is older than these notes, as after a start, the timestamp of
+A timer notes the high watermarks of the partitions that groups have committed offsets for; the high
+watermarks of other brokers' partitions come from their leaders. Where an offset is older than these notes,
+as after a start, the timestamp of
 its batch tells the time.
 """
 
@@ -56,7 +57,7 @@ class GroupLag:
             self._leaders.close()
 
     def end_offset(self, partition: PartitionKey) -> int | None:
-        """The high watermark of a partition; None if neither this broker nor its leader has told it yet."""
+        """The high watermark of a partition; None if it is not known yet."""
         log = self._log_of(partition)
         if log is not None:
             return log.high_watermark

@@ -78,7 +78,8 @@ class Membership(Protocol):
         """Asks coordinators of transactions on other brokers; available after `load`."""
 
     def markers(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
-        """Writes transaction markers on any broker; `local` writes those of this broker's partitions."""
+        """Writes transaction markers on any broker; `local` writes the markers of this broker's
+        partitions."""
 
     def overrides_of(self, topic: str) -> Mapping[str, str]:
         """The settings that a topic overrides; available after `load` for topics with logs here."""

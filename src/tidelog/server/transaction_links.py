@@ -28,7 +28,7 @@ class TransactionLinks:
         )
 
     def markers(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
-        """Writes markers on any broker; `local` writes those of this broker's partitions."""
+        """Writes markers on any broker; `local` writes the markers of this broker's partitions."""
         listener, client_id = (
             self._config.inter_broker_listener,
             f"broker-{self._broker_id}-txn-marker-sender",

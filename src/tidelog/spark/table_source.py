@@ -1,6 +1,6 @@
 """The data source `spark.read.format("tidelog-table")`: a Delta table at one version, without a jar.
 
-The rows are those of the version that the table had when the frame was made, or of the options `version` and
+A frame has the rows of the version at the time when the frame was made, or of the options `version` and
 `timestamp`. The driver's Python lists the files from the table's log, and tasks read them with PyArrow.
 """
 
@@ -171,7 +171,7 @@ def spark_schema(table: DeltaTable) -> StructType:
 
 
 def _pruning(filter: Filter) -> tuple[str, str, object] | None:
-    """A filter in the form of delta-rs; None for one that does not tell files apart."""
+    """A filter in the form of delta-rs; None for a filter that cannot exclude files."""
     operator = "in" if isinstance(filter, In) else _OPERATORS.get(type(filter))
     attribute: tuple[str, ...] = getattr(filter, "attribute", ())
     value: object = getattr(filter, "value", None)

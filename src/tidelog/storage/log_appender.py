@@ -102,8 +102,8 @@ class LogAppender:
     ) -> PendingAppend | DuplicateBatch:
         """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
 
-        `guard` is what a transaction that begins here was verified with, `transaction_version` that of the
-        transaction that a marker ends.
+        `guard` is the verification of a transaction that begins with this batch. `transaction_version` is
+        the version of the transaction that a marker ends.
         """
         data, size, attributes, last_offset_delta, max_timestamp, producer_id, _, _ = batch
         entry = marker = None
@@ -116,7 +116,7 @@ class LogAppender:
                 or not entry.awaits(batch)
                 or producer_id in producers.verifications
             ):
-                entry = None  # nothing of what follows goes without saying
+                entry = None  # every check below is needed
                 known, marker = producers.admit(
                     batch,
                     origin,
@@ -304,7 +304,7 @@ class LogAppender:
     ) -> list[int | DuplicateBatch | KafkaError]:
         """Append clients' batches that lie one behind the other in `data`, with as few writes as possible.
 
-        Gives the base offset of each, or what there is to say instead. Once a write has failed, the batches
+        Returns the base offset of each batch, or its duplicate or error. Once a write has failed, the batches
         after it fail with it.
         """
         assert not self._outstanding

@@ -125,9 +125,10 @@ class ProducerStateManager:
         *,
         verify: bool,
     ) -> tuple[BatchMetadata | None, EndTransactionMarker | None]:
-        """Refuse what does not follow from the producer's past. Gives its first arrival, or its marker.
+        """Refuse a batch that does not continue its producer's state. Returns the original of a duplicate,
+        or the marker in a control batch.
 
-        `verify` asks that a transaction which begins here was verified: with `guard`, if by a client.
+        With `verify`, a batch that begins a transaction has to be verified: a client's batch by `guard`.
         """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         if batch.attributes & CONTROL_FLAG:

@@ -232,7 +232,8 @@ class Fetcher:
         return sink
 
     def _first(self) -> CompletedFetch | None:
-        """The next completed fetch to read. Drops outdated ones, and parks those of paused partitions."""
+        """The next completed fetch to read. Drops outdated fetches, and parks the fetches of paused
+        partitions."""
         ready = self.ready
         while ready:
             fetch = ready[0]

@@ -164,7 +164,7 @@ class Dispatcher(ConsumerRebalanceListener):
                 work.worker.offer(work, list(some))
 
     def _pause_full_queues(self) -> None:
-        """Pause the partitions of full queues, and resume those of queues that have room."""
+        """Pause the partitions of full queues, and resume the partitions of queues with room."""
         high = self.settings.queue_records
         for worker in self.workers:
             if worker.full and worker.waiting <= high // 2:

@@ -37,7 +37,7 @@ class TokenEndpoint:
         self._context = _context(options) if parts.scheme == "https" else None
 
     def fetch(self) -> tuple[str, float | None]:
-        """A token, and its lifetime in seconds if the endpoint told it.
+        """A token, and its lifetime in seconds if the answer has one.
 
         Raises SaslAuthenticationFailed if the endpoint refuses, NetworkException if it cannot be reached.
         """
@@ -126,7 +126,7 @@ def _context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _why(body: bytes) -> str:
-    """What an error answer says, without anything that could be a secret."""
+    """The text of an error answer, without anything that could be a secret."""
     try:
         answer = json.loads(body)
     except ValueError:

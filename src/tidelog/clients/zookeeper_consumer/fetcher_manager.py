@@ -34,7 +34,7 @@ class FetcherManager(Protocol):
 
 
 class ConsumerFetcherManager:
-    """`settings` are those of AsyncConsumer, without the brokers: they come from the tree."""
+    """`settings` are settings of AsyncConsumer. The brokers come from the tree."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         self._settings = dict(settings)

@@ -1,6 +1,6 @@
 """The settings of a consumer on ZooKeeper, under the names of Kafka 0.8.
 
-Settings that concern the fetching of records are translated to those of `tidelog.Consumer`.
+Settings of fetches are translated to settings of `tidelog.Consumer`.
 
 >>> given = {"zookeeper.connect": "localhost:2181", "group.id": "loggers", "fetch.message.max.bytes": "2048"}
 >>> settings = zookeeper_consumer_settings(given, rebalance_max_retries=8)

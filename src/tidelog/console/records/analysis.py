@@ -63,7 +63,7 @@ class PartStatistics:
 
 @dataclass(slots=True)
 class Analysis:
-    """One analysis, as far as it is. The times are milliseconds since 1970."""
+    """One analysis, with the results so far. The times are milliseconds since 1970."""
 
     topic: str
     started_ms: int

@@ -201,7 +201,7 @@ def _whole_batches(data: bytes, limit: int) -> tuple[int, int]:
 
 
 def _indexed(file: int, log: LeaderLog, segment: tuple[int, int], is_active: bool, offset: int) -> int:
-    """The position of a batch at or before an offset, by the offset index; 0 if it does not tell."""
+    """The position of a batch at or before an offset, by the offset index; 0 without an entry before it."""
     base, size = segment
     position = 0
     if is_active and log.index:

@@ -234,7 +234,7 @@ class TopicMasks:
 
 
 class Masks:
-    """All rules. `of_topic` has those of a topic; the result is false if there are none."""
+    """All masking rules. `of_topic` returns the rules of a topic; the result is false if there are none."""
 
     def __init__(self, rules: Iterable[MaskRule] = ()) -> None:
         self._masks = tuple(Mask(rule) for rule in rules)

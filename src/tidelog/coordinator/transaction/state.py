@@ -311,7 +311,7 @@ class Transaction:
         self._check_settled()
         known = self.metadata
         latest = known.latest
-        # What a client has that did not get the answer to its last EndTxn, with a new id.
+        # A client that missed the answer to its last EndTxn still has the id before the new one.
         over_new_id = (
             known.previous_producer_id == producer_id
             and epoch == LAST_CLIENT_EPOCH

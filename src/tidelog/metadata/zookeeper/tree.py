@@ -89,7 +89,7 @@ class ZooKeeperTree:
 
     @property
     def session_password(self) -> bytes:
-        """Whoever has the session's id and this password can resume and close the session."""
+        """A client with the session's id and this password can resume and close the session."""
         return self._session.password
 
     @property

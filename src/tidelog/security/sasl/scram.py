@@ -80,7 +80,7 @@ def choice(values: Sequence[int], name: str) -> int:
 
 
 class ScramSaslServer:
-    """Implements SaslServer. `iterations` are those that an unknown user seems to have."""
+    """Implements SaslServer. `iterations` is the number that an unknown user seems to have."""
 
     def __init__(
         self,

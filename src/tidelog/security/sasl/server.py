@@ -16,7 +16,7 @@ Evaluation: TypeAlias = Generator[Work, object, bytes | None]
 
 
 class SaslException(Exception):
-    """An exchange failed. The client is told only that it did; the message is for nobody."""
+    """An exchange failed. The client learns only that it failed; no client gets the message."""
 
 
 class SaslAuthenticationException(SaslException):

@@ -45,7 +45,7 @@ class StoredPasswords:
         }
 
     def decoded(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """The settings with their passwords; without those of another secret, which are logged."""
+        """The settings with their passwords. Passwords of another secret are left out and logged."""
         found = dict(stored)
         passwords = [name for name in stored if _is_password(name)]
         if not passwords:

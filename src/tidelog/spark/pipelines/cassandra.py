@@ -198,7 +198,7 @@ def partition_writer(
 
 
 def prepared(session: _Session, table: str, schema: EventSchema, target: Target) -> _Statement:
-    """The insert of a table. It is idempotent: a driver that is unsure of its fate may send it again."""
+    """The insert of a table. It is idempotent: the driver may send it again after a time-out."""
     statement = session.prepare(insert_statement(table, schema, target))
     statement.is_idempotent = True
     return statement

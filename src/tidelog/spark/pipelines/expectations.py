@@ -1,4 +1,4 @@
-"""What the rows of a flow or a table are expected to be, and what happens to rows that are not.
+"""Expectations of the rows of a flow or a table, and the action for rows that fail them.
 
 An expectation is an expression of Spark. `warn` counts the rows that fail it, `quarantine` also moves them to
 the table `quarantine`, and `stop` fails the micro-batch before it writes anything. This module imports no

@@ -203,7 +203,7 @@ class Replays:
             self._data.files().delete_dir(f"{FOLDER}/{name}")
 
     def _sweep(self) -> None:
-        """Delete what replays left that were killed before their plan was recorded, or after its end."""
+        """Delete the files of replays that were killed before their plan was recorded, or after its end."""
         recorded = {plan.id for plan in self.unfinished()}
         for name in self._folder.names():
             began = name.partition("-")[0]

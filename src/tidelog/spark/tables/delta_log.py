@@ -33,7 +33,8 @@ from tidelog.spark.tables.identity import (
 from tidelog.spark.tables.live_files import live_paths
 
 COMMIT_ATTEMPTS = 30
-"""Refusals because of other writers, after which a driver gives up. Each one is another writer's success."""
+"""A driver gives up after so many refusals because of other writers. Each refusal is another writer's
+success."""
 REWRITE = "tidelog:rewrite"
 """The application id of every commit that removes files. Of two such commits from one snapshot Delta refuses
 the second, which it would not do for removals without a change of data: both would add the same rows."""

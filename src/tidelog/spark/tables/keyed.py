@@ -86,7 +86,7 @@ class Rewrite:
         return tuple(key for key in self._keys if key not in self._partition_by)
 
     def run(self) -> list[WrittenFile]:
-        """Write the files. `replaced` has the files that the new ones stand for."""
+        """Write the files. `replaced` has the files that the new ones replace."""
         try:
             if set(self._partition_by) <= set(self._keys):
                 self._replace_in_place()
@@ -201,7 +201,7 @@ def _updated(old: pa.Table, positions: pa.Array, rows: pa.Table, keys: Sequence[
 
 
 def _taken(column: pa.ChunkedArray, mask: pa.Array, positions: pa.Array, new: pa.Array) -> pa.ChunkedArray:
-    """The same for lists, maps, structs and booleans.
+    """A column of lists, maps, structs or booleans, with these rows replaced.
 
     Arrow does not replace nested values by a mask, and PyArrow 23 makes invalid arrays of booleans.
     """

@@ -76,7 +76,8 @@ class Migration:
         self._progress = progress
 
     def run(self) -> Migrated:
-        """Migrate the table. Raises TableError if the old or the new one is not as it has to be."""
+        """Migrate the table. Raises TableError if the old table cannot be read, or the new one does not
+        match it."""
         with self.store.errors():
             old = read_old(self.store)
             names = {batch.slug: writer_of(old.name, batch.slug, self._writers) for batch in old.batches}
