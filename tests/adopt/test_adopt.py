@@ -19,7 +19,7 @@ from tests.support.contents import produce, read_with_fetch
 from tests.support.golden import expected_contents
 from tidelog import Admin
 from tidelog.cli.adopt import adopt as command
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.store import MetadataStore
 from tidelog.protocol.wire import uuid_to_text
 from tidelog.records.batch import Record, build_batch

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.client_tools import NewName, Tool, make_topic, start, tool
 from tests.support.wait import eventually
-from tidelog.cli import existing
+from tidelog.cli import topic_checks
 from tidelog.cli.console_producer import Line, LineReader, ended
 from tidelog.cli.record_format import DefaultFormat, as_json, formatter, readable
 from tidelog.records.loops import ConsumerRecord
@@ -82,7 +82,7 @@ def test_a_partition_is_read_from_an_offset(tool: Tool, new_name: NewName) -> No
 def test_a_topic_that_is_not_there_is_told_of_and_not_made(
     tool: Tool, new_name: NewName, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(existing, "UNKNOWN_TOPIC_SECONDS", 0.5)
+    monkeypatch.setattr(topic_checks, "UNKNOWN_TOPIC_SECONDS", 0.5)
     topic = new_name("typo")
     flags = {"console-consumer": ("--timeout-ms", "100"), "consumer-perf-test": ("--num-records", "1")}
     result = tool(name, "--topic", topic, *flags[name])

@@ -81,7 +81,7 @@ def test_every_tool_that_takes_a_broker_is_tried() -> None:
 def test_a_broker_that_is_not_there_ends_a_tool_with_1(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.cli.existing.UNKNOWN_TOPIC_SECONDS", 0.1)
+    monkeypatch.setattr("tidelog.cli.topic_checks.UNKNOWN_TOPIC_SECONDS", 0.1)
     for tool in ("bundle", "health", "reassign_partitions", "top"):  # a limit that no file changes
         monkeypatch.setattr(f"tidelog.cli.{tool}.TIMEOUT_MS", 500)
     file = tmp_path / "file"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import encode_config
 from tidelog.metadata.threaded_tree import ThreadedTree
 from tidelog.metadata.zookeeper import ZooKeeperTree

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from tidelog.clients.handlers import HandlerConsumer
-from tidelog.clients.handlers.declared import load
+from tidelog.clients.handlers.consumer_file import load
 from tidelog.config import ConfigError
 
 GOOD = """\

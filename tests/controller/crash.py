@@ -30,7 +30,7 @@ from tidelog.controller.interface import (
     TopicToDelete,
 )
 from tidelog.controller.single import SingleController
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import ClusterState, PartitionState
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import walk

@@ -12,7 +12,7 @@ from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.single import SingleController
 from tidelog.endpoints import Endpoint
 from tidelog.errors import InvalidConfig, KafkaStorageError
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import ClusterState, PartitionState
 from tidelog.metadata.store import MetadataStore
 

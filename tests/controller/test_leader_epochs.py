@@ -12,7 +12,7 @@ from tests.controller.hosts import ADDRESS, BROKER, FewRules, RecordingHost, run
 from tidelog.clock import ManualClock
 from tidelog.controller.interface import NewTopic
 from tidelog.controller.single import SingleController
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import Operation, Result
 

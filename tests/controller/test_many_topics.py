@@ -10,7 +10,7 @@ from tests.controller.hosts import ADDRESS, BROKER, FewRules, RecordingHost
 from tidelog.clock import SystemClock
 from tidelog.controller.interface import NewTopic
 from tidelog.controller.single import SingleController
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import PartitionState
 from tidelog.metadata.store import MetadataStore
 

@@ -20,7 +20,7 @@ from tests.support.broker import Broker
 from tests.support.contents import Contents, Partition, read_with_client, read_with_fetch
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
-from tidelog.metadata.embedded import FILE_NAME
+from tidelog.metadata.embedded_tree import FILE_NAME
 
 PARTITIONS: list[Partition] = [(topic, 0) for topic in TOPICS]
 CLEANING = {"broker.id": "4", "log.cleaner.backoff.ms": "50", "log.retention.ms": "-1"}

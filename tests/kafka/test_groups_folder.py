@@ -23,7 +23,7 @@ from tests.support.contents import produce
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
-from tidelog.metadata.embedded import FILE_NAME
+from tidelog.metadata.embedded_tree import FILE_NAME
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse

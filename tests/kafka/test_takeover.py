@@ -18,7 +18,7 @@ from tests.support.raw import RawConnection
 from tests.support.topics import topic_configs
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
-from tidelog.metadata.embedded import FILE_NAME
+from tidelog.metadata.embedded_tree import FILE_NAME
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse

@@ -22,7 +22,7 @@ from tests.transactions.by_hand import described, end, open_transaction, write_p
 from tests.transactions.reading import read
 from tidelog import Admin, NewTopic
 from tidelog.coordinator.transaction.state import State
-from tidelog.metadata.embedded import FILE_NAME
+from tidelog.metadata.embedded_tree import FILE_NAME
 
 KAFKAS = ("kafka3", "kafka4")
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}

@@ -30,7 +30,7 @@ from tests.support.contents import Contents, Partition, SeenRecord, produce, rea
 from tests.support.golden import DATA
 from tests.support.scale import scale
 from tidelog.cli.adopt import adopt as command
-from tidelog.metadata.embedded import FILE_NAME
+from tidelog.metadata.embedded_tree import FILE_NAME
 from tidelog.records.batch import Record, iter_batches
 from tidelog.records.legacy import iter_entries
 from tidelog.server.adopt import CannotAdopt, adopt, survey

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.clock import ManualClock
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.tree import (
     BadVersion,
     Check,
@@ -194,7 +194,9 @@ def test_ephemeral_nodes_go_with_the_session(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused_with_the_reason(tmp_path: Path) -> None:
     with EmbeddedTree(tmp_path / FILE_NAME):
-        script = "import sys; from tidelog.metadata.embedded import EmbeddedTree; EmbeddedTree(sys.argv[1])"
+        script = (
+            "import sys\nfrom tidelog.metadata.embedded_tree import EmbeddedTree\nEmbeddedTree(sys.argv[1])"
+        )
         command = [sys.executable, "-c", script, str(tmp_path / FILE_NAME)]
         second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode != 0

@@ -12,7 +12,7 @@ import pytest
 
 from tidelog.endpoints import Endpoint
 from tidelog.metadata.async_tree import subtree
-from tidelog.metadata.embedded import EmbeddedTree
+from tidelog.metadata.embedded_tree import EmbeddedTree
 from tidelog.metadata.export import Exported, ExportRefused, OnProgress
 from tidelog.metadata.export import export_tree as export_to
 from tidelog.metadata.nodes import BrokerNode, random_id

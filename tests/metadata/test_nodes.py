@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.endpoints import Endpoint
 from tidelog.metadata import nodes, paths, security_nodes
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import (
     BadNode,
     BrokerNode,

@@ -11,7 +11,7 @@ import pytest
 from tidelog.clock import ManualClock
 from tidelog.endpoints import Endpoint
 from tidelog.metadata import paths
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import BadNode, BrokerNode, random_id
 from tidelog.metadata.operations import Fenced
 from tidelog.metadata.state import NO_LEADER, NO_STATE_NODE, PartitionState, TopicState

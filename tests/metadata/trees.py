@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from tests.support.virtual_loop import VirtualLoop
 from tidelog.metadata.async_tree import AsyncTree
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.threaded_tree import ThreadedTree
 from tidelog.metadata.zookeeper import ZooKeeperTree

@@ -14,7 +14,7 @@ import pytest
 from tests.network.harness import all_versions, echo, frame, resident_bytes, serving
 from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
-from tidelog.metrics.sampled import SampleConfig
+from tidelog.metrics.sampled_stat import SampleConfig
 from tidelog.network import server
 from tidelog.network.channel_state import RESPONSE_PENDING, THROTTLED
 from tidelog.network.frames import READ_BYTES

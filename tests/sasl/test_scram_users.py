@@ -11,7 +11,7 @@ import pytest
 from tests.support.scram_cases import CASES, answers
 from tidelog import Admin
 from tidelog.clients.admin.users import ScramMechanism, UserScramCredentialUpsertion
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.protocol.json import Json
 from tidelog.testing import Broker
 

@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.errors import ThrottlingQuotaExceeded
 from tidelog.metadata.state import DEFAULT_ENTITY
-from tidelog.metrics.sampled import SampleConfig
+from tidelog.metrics.sampled_stat import SampleConfig
 from tidelog.server.quota.callback import DefaultQuotaCallback, QuotaEntity, QuotaTags, QuotaType
 from tidelog.server.quota.client_quota_manager import (
     IDLE_MS,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tidelog.metrics.sampled import SampleConfig
+from tidelog.metrics.sampled_stat import SampleConfig
 from tidelog.server.quota.callback import QuotaEntity, QuotaType
 from tidelog.server.quota.client_quota_manager import ClientQuotaManager, ClientRequestQuotaManager
 from tidelog.server.quota.quota_managers import PERCENT_OF_NS

@@ -115,7 +115,7 @@ def main(data: str, kill_at: int) -> None:
     from deltalake import DeltaTable
 
     from tidelog.spark.pipelines.migrate import migrate
-    from tidelog.spark.tables import keyed, migration
+    from tidelog.spark.tables import keyed_merge, migration
     from tidelog.spark.tables.delta_log import DeltaLog
 
     steps = 0
@@ -139,7 +139,7 @@ def main(data: str, kill_at: int) -> None:
     DeltaTable.create_write_transaction = around(DeltaTable.create_write_transaction)  # type: ignore[assignment,method-assign]
     migration.Migration._copied = around(migration.Migration._copied)  # type: ignore[assignment,method-assign]
     migration.Migration._check = around(migration.Migration._check)  # type: ignore[assignment,method-assign]
-    keyed.merge = around(keyed.merge)  # type: ignore[assignment]
+    keyed_merge.merge = around(keyed_merge.merge)  # type: ignore[assignment]
     DeltaLog.commit = around(DeltaLog.commit)  # type: ignore[assignment,method-assign]
     migrate(data)
     print(f"steps {steps}")

@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.tables.arrow_rows import frame, without_spark
-from tidelog.spark.tables import TableError, Tables, keyed
+from tidelog.spark.tables import TableError, Tables, keyed_merge
 from tidelog.spark.tables import tables as tables_module
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog
@@ -84,8 +84,8 @@ def main(root: str, step: str, batches: int) -> None:
     steps = Steps(step)
     steps.around(tables_module, "write_files", "", "write")
     steps.around(DeltaTable, "create_write_transaction", "commit", "committed")
-    steps.around(keyed, "merge", "merge", "merged")
-    steps.around(keyed.Rewrite, "run", "", "merge-write")
+    steps.around(keyed_merge, "merge", "merge", "merged")
+    steps.around(keyed_merge.Rewrite, "run", "", "merge-write")
     steps.around(Compactor, "_rewrite", "", "compact-write")
     steps.around(DeltaLog, "replace", "compact-commit", "compacted")
     tables = without_spark(root)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
-from tidelog.spark.tables import TableError, Tables, keyed, task_files
+from tidelog.spark.tables import TableError, Tables, keyed_merge, task_files
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.key_lookup import KeyLookup
 from tidelog.spark.tables.live_files import live_paths
@@ -81,8 +81,8 @@ def test_every_batch_replaces_the_rows_of_its_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], folders: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(task_files, "ROW_GROUP_BYTES", 1000)
-    monkeypatch.setattr(keyed, "KEPT_BYTES", 200)
-    monkeypatch.setattr(keyed, "FILE_BYTES", 2000)
+    monkeypatch.setattr(keyed_merge, "KEPT_BYTES", 200)
+    monkeypatch.setattr(keyed_merge, "FILE_BYTES", 2000)
     for seed in range(scale(1, 20)):
         chance = random.Random(f"{keys} {seed}")
         tables = without_spark(tmp_path / str(seed))
@@ -131,13 +131,13 @@ def users(tables: Tables, batch: int, names: list[str], value: int) -> None:
 
 def opened_files(patch: pytest.MonkeyPatch) -> list[str]:
     opened: list[str] = []
-    groups: Callable[..., object] = keyed.Rewrite._groups
+    groups: Callable[..., object] = keyed_merge.Rewrite._groups
 
-    def counted(self: keyed.Rewrite, file: keyed.LiveFile, lookup: KeyLookup) -> object:
+    def counted(self: keyed_merge.Rewrite, file: keyed_merge.LiveFile, lookup: KeyLookup) -> object:
         opened.append(file.path)
         return groups(self, file, lookup)
 
-    patch.setattr(keyed.Rewrite, "_groups", counted)
+    patch.setattr(keyed_merge.Rewrite, "_groups", counted)
     return opened
 
 
@@ -166,7 +166,7 @@ def test_a_large_table_is_cut_into_files_and_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_files, "ROW_GROUP_BYTES", 2000)
-    monkeypatch.setattr(keyed, "FILE_BYTES", 1500)
+    monkeypatch.setattr(keyed_merge, "FILE_BYTES", 1500)
     tables = without_spark(tmp_path)
     for batch in range(20):
         users(tables, batch, [f"{batch}-{number}" for number in range(100)], batch)
@@ -197,10 +197,10 @@ def test_a_commit_of_another_program_beside_a_merge_is_not_overlooked(
 ) -> None:
     tables = without_spark(tmp_path)
     users(tables, 0, ["a", "b"], 0)
-    run = keyed.Rewrite.run
+    run = keyed_merge.Rewrite.run
     raced: list[str] = []
 
-    def slowly(self: keyed.Rewrite) -> list[WrittenFile]:
+    def slowly(self: keyed_merge.Rewrite) -> list[WrittenFile]:
         found = run(self)
         if not raced:
             raced.append(rival)
@@ -211,7 +211,7 @@ def test_a_commit_of_another_program_beside_a_merge_is_not_overlooked(
                 tables.delta("users").delete("name = 'b'")
         return found
 
-    monkeypatch.setattr(keyed.Rewrite, "run", slowly)
+    monkeypatch.setattr(keyed_merge.Rewrite, "run", slowly)
     users(tables, 1, ["a", "c"], 1)
     rows = sorted((row["name"], row["value"]) for row in tables.delta("users").to_pyarrow_table().to_pylist())
     assert rows == ([("a", 1), ("b", 0), ("c", 1)] if rival == "append" else [("a", 1), ("c", 1)])

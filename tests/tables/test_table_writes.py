@@ -22,7 +22,7 @@ from tests.support.scale import scale
 from tests.tables.arrow_rows import frame, without_spark
 from tidelog.spark.tables import Fenced, ForeignCheckpoint, TableError, Tables, task_files
 from tidelog.spark.tables.delta_log import DeltaLog
-from tidelog.spark.tables.keyed import Rewrite
+from tidelog.spark.tables.keyed_merge import Rewrite
 from tidelog.spark.tables.live_files import live_paths
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import WrittenFile

@@ -18,7 +18,7 @@ from tidelog.cli.durability_rules import (
     look_at_topics,
     unseen,
 )
-from tidelog.cli.exposed import Exposed, look_at_broker_file, look_at_exposure, print_exposures
+from tidelog.cli.exposure import Exposed, look_at_broker_file, look_at_exposure, print_exposures
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, switch, valued
 from tidelog.cli.output import connected_admin, failing, output_option, print_json
 from tidelog.config.properties import read_properties

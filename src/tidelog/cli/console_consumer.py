@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.existing import check_answered, check_offset, check_topic
 from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     Signals,
@@ -25,6 +24,7 @@ from tidelog.cli.output import (
     tool_command,
     topic_pattern,
 )
+from tidelog.cli.topic_checks import check_answered, check_offset, check_topic
 from tidelog.config.properties import read_properties
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.existing import check_answered, check_topic
 from tidelog.cli.flags import WrongUsage, bootstrap_server, switch, valued
 from tidelog.cli.name_completion import complete_groups, complete_topics
 from tidelog.cli.output import Signals, failing, settings_from, tool_command
 from tidelog.cli.terminal import visible_json
+from tidelog.cli.topic_checks import check_answered, check_topic
 
 if TYPE_CHECKING:
     from tidelog.cli.formats.offsets import OffsetRange, Span

@@ -46,7 +46,7 @@ TURN_SECONDS = 0.25
 @event_output_option
 def consume_with(file: str, check: bool, bootstrap_server: str | None, interval: float, output: str) -> None:
     """Handle the records of topics with the handlers in FILE (TOML), until Ctrl-C."""
-    from tidelog.clients.handlers.declared import load
+    from tidelog.clients.handlers.consumer_file import load
 
     overrides = {} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}
     line = TerminalLine()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.existing import check_answered, check_topic
 from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     failing,
@@ -23,6 +22,7 @@ from tidelog.cli.output import (
     tool_command,
     topic_pattern,
 )
+from tidelog.cli.topic_checks import check_answered, check_topic
 
 if TYPE_CHECKING:
     from tidelog.clients.consumer.blocking import Consumer

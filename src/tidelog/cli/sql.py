@@ -126,7 +126,7 @@ def missing_topic(words: str, known: Iterable[str]) -> str | None:
 
 
 def topic_names(consumer: Consumer, settings: dict[str, object]) -> set[str]:
-    from tidelog.cli.existing import check_answered
+    from tidelog.cli.topic_checks import check_answered
     from tidelog.clients.errors import TimeoutException
 
     try:

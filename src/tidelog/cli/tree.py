@@ -35,7 +35,7 @@ def export(folder: Path, zookeeper: str, force: bool) -> None:
     Kafka 3.9 with that ZooKeeper can then use the log folders. The broker must be stopped; its folders stay
     unchanged.
     """
-    from tidelog.metadata.embedded import FILE_NAME
+    from tidelog.metadata.embedded_tree import FILE_NAME
     from tidelog.metadata.export import ExportRefused
     from tidelog.metadata.tree import TreeError
 
@@ -50,7 +50,7 @@ def export(folder: Path, zookeeper: str, force: bool) -> None:
 
 
 async def _export(file: Path, zookeeper: str, force: bool) -> Exported:
-    from tidelog.metadata.embedded import EmbeddedTree
+    from tidelog.metadata.embedded_tree import EmbeddedTree
     from tidelog.metadata.export import export_tree
     from tidelog.metadata.zookeeper import ZooKeeperTree
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from tidelog.clock import Scheduler
-from tidelog.coordinator.shard import Hosted, Shard
+from tidelog.coordinator.shard import HostedShard, Shard
 from tidelog.errors import KafkaError
 from tidelog.records.batch import iter_batches, read_control_record, read_records
 from tidelog.storage.log import Log
@@ -30,7 +30,7 @@ class LoadingRuntime(Protocol[S]):
     @property
     def scheduler(self) -> Scheduler: ...
 
-    def is_hosted(self, hosted: Hosted[S]) -> bool: ...
+    def is_hosted(self, hosted: HostedShard[S]) -> bool: ...
 
     def schedule(self, callback: Callable[[], None]) -> None: ...
 
@@ -42,7 +42,7 @@ class LoadingRuntime(Protocol[S]):
 class Loading(Generic[S]):
     """Loads a partition: reads chunks off the loop, and replays them on the loop in turns of a few ms."""
 
-    def __init__(self, runtime: LoadingRuntime[S], hosted: Hosted[S], source: Log, chunk: int) -> None:
+    def __init__(self, runtime: LoadingRuntime[S], hosted: HostedShard[S], source: Log, chunk: int) -> None:
         self._runtime = runtime
         self._hosted = hosted
         self._log = source

@@ -19,7 +19,7 @@ from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.coordinator.delayed_commit import DelayedCommit
 from tidelog.coordinator.loading import Loading
-from tidelog.coordinator.shard import Done, Hosted, S, Shard
+from tidelog.coordinator.shard import Done, HostedShard, S, Shard
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -95,8 +95,8 @@ class CoordinatorRuntime(Generic[S]):
         self._make_shard = make_shard
         self._append_timeout_ms = append_timeout_ms
         self._load_buffer_size = load_buffer_size
-        self._hosted: dict[int, Hosted[S]] = {}
-        self._to_load: deque[Hosted[S]] = deque()
+        self._hosted: dict[int, HostedShard[S]] = {}
+        self._to_load: deque[HostedShard[S]] = deque()
         self._loads = 0
         # The durations of the last loads, for the metrics.
         self.load_seconds: deque[float] = deque(maxlen=MEASURED_LOADS)
@@ -152,7 +152,7 @@ class CoordinatorRuntime(Generic[S]):
                 hosted.shard.journal.settle()
                 yield hosted.shard
 
-    def _loaded(self, partition: int) -> Hosted[S]:
+    def _loaded(self, partition: int) -> HostedShard[S]:
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise NotCoordinator(f"this broker does not lead {self.topic}-{partition}")
@@ -224,7 +224,7 @@ class CoordinatorRuntime(Generic[S]):
             transactional=producer_id >= 0,
         )
 
-        def replay(hosted: Hosted[S], base_offset: int) -> None:
+        def replay(hosted: HostedShard[S], base_offset: int) -> None:
             if take is not None:
                 take(hosted.shard)
                 return
@@ -285,7 +285,7 @@ class CoordinatorRuntime(Generic[S]):
             timestamp=self._scheduler.clock.ms(),
         )
 
-        def replay(hosted: Hosted[S], _: int) -> None:
+        def replay(hosted: HostedShard[S], _: int) -> None:
             hosted.shard.end_transaction(producer_id, producer_epoch, commit=commit)
 
         self._append(partition, marker, replay, done, transaction_version)
@@ -294,7 +294,7 @@ class CoordinatorRuntime(Generic[S]):
         self,
         partition: int,
         batch: bytes,
-        replay: Callable[[Hosted[S], int], None],
+        replay: Callable[[HostedShard[S], int], None],
         done: Done,
         transaction_version: int = 0,
     ) -> None:
@@ -334,7 +334,7 @@ class CoordinatorRuntime(Generic[S]):
         if not is_answered:
             ticket = self._wait(hosted, done)
 
-    def _wait(self, hosted: Hosted[S], done: Done) -> int:
+    def _wait(self, hosted: HostedShard[S], done: Done) -> int:
         """Keep `done` until the commit or the resignation; returns its key in `in_flight`."""
         self._tickets += 1
         if self.is_hosted(hosted):
@@ -344,7 +344,7 @@ class CoordinatorRuntime(Generic[S]):
         return self._tickets
 
     def _replay(
-        self, hosted: Hosted[S], result: AppendResult, replay: Callable[[Hosted[S], int], None]
+        self, hosted: HostedShard[S], result: AppendResult, replay: Callable[[HostedShard[S], int], None]
     ) -> None:
         if not self.is_hosted(hosted):
             self._written_after_resigning(hosted.partition.index, result.base_offset)
@@ -393,7 +393,7 @@ class CoordinatorRuntime(Generic[S]):
             self._append_timeout_ms(),
         )
 
-    def _seen(self, hosted: Hosted[S]) -> None:
+    def _seen(self, hosted: HostedShard[S]) -> None:
         """An append is replayed: run the waiting operations, each on the state after the one before."""
         hosted.unreplayed -= 1
         while hosted.waiting and not hosted.unreplayed:
@@ -413,11 +413,11 @@ class CoordinatorRuntime(Generic[S]):
             return
         self.resigned(partition.index)
         shard = self._make_shard(partition.index, partition.leader_epoch)
-        hosted = self._hosted[partition.index] = Hosted(partition, shard)
+        hosted = self._hosted[partition.index] = HostedShard(partition, shard)
         self._to_load.append(hosted)
         self._load_more()
 
-    def _load_anew(self, hosted: Hosted[S]) -> None:
+    def _load_anew(self, hosted: HostedShard[S]) -> None:
         """The state of the shard differs from its log: load the partition again."""
         if self.is_hosted(hosted):
             self.resigned(hosted.partition.index)
@@ -467,7 +467,7 @@ class CoordinatorRuntime(Generic[S]):
         for partition in list(self._hosted):
             self.resigned(partition)
 
-    def is_hosted(self, hosted: Hosted[S]) -> bool:
+    def is_hosted(self, hosted: HostedShard[S]) -> bool:
         return self._hosted.get(hosted.partition.index) is hosted
 
     def schedule(self, callback: Callable[[], None]) -> None:

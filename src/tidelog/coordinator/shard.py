@@ -1,4 +1,4 @@
-"""Shard: the state of one partition of a coordinator's internal topic, and Hosted: a shard on this broker."""
+"""Shard: the state of one partition of an internal topic, and HostedShard: a shard on this broker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
-class Hosted(Generic[S]):
+class HostedShard(Generic[S]):
     """A partition that this broker leads: its shard, and the operations that wait for its appends."""
 
     __slots__ = (

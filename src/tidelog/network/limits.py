@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.metrics.sampled import Rate, SampleConfig
+from tidelog.metrics.sampled_stat import Rate, SampleConfig
 
 UNLIMITED: Final = 2**31 - 1
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import ProducerIdBlock, random_id
 from tidelog.metadata.operations import PRODUCER_ID_BLOCK
 from tidelog.metadata.paths import PRODUCER_IDS

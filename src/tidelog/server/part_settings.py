@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tidelog.cluster.moves import MoveSettings
 from tidelog.controller.planning import ControllerSettings
-from tidelog.metrics.sampled import SampleConfig
+from tidelog.metrics.sampled_stat import SampleConfig
 from tidelog.network.limits import ListenerLimits, NetworkLimits
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.storage.cleaner.log_cleaner import CleanerSettings

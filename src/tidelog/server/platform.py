@@ -59,12 +59,12 @@ class RealPlatform:
         return ThreadWorker("tidelog-append", loop.post)
 
     def has_tree(self, folder: str) -> bool:
-        from tidelog.metadata.embedded import FILE_NAME
+        from tidelog.metadata.embedded_tree import FILE_NAME
 
         return (Path(folder) / FILE_NAME).exists()
 
     def open_tree(self, folder: str, clock: Clock) -> Tree:
-        from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+        from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 
         return EmbeddedTree(Path(folder) / FILE_NAME, clock)
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from tidelog.metadata import paths
-from tidelog.metadata.embedded import FILE_NAME
+from tidelog.metadata.embedded_tree import FILE_NAME
 from tidelog.metadata.state import TopicState
 from tidelog.metadata.tree import Tree
 from tidelog.partitions import PartitionKey

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidelog.clock import Clock
 from tidelog.cluster.worker import Worker
 from tidelog.metadata.async_tree import AsyncTree, SessionEvent
-from tidelog.metadata.embedded import EmbeddedTree
+from tidelog.metadata.embedded_tree import EmbeddedTree
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.tree import Tree
 from tidelog.network.loop import BrokerLoop

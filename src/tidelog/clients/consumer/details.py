@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tidelog.clients.consumer.partitions import name_of
 from tidelog.partitions import PartitionKey
-from tidelog.records.detailed import ControlRecordReader, DetailedReader
+from tidelog.records.detailed_reader import ControlRecordReader, DetailedReader
 
 if TYPE_CHECKING:
     from tidelog.clients.consumer.blocking import Consumer

@@ -11,7 +11,7 @@ from typing import Final
 
 from tidelog.metadata.paths import encode_name
 from tidelog.metrics.registry import Family
-from tidelog.metrics.sampled import Avg, Rate, SampleConfig
+from tidelog.metrics.sampled_stat import Avg, Rate, SampleConfig
 from tidelog.server.quota.callback import (
     CLIENT_ID,
     USER,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from tidelog.errors import ThrottlingQuotaExceeded
-from tidelog.metrics.sampled import SampleConfig, TokenBucket
+from tidelog.metrics.sampled_stat import SampleConfig, TokenBucket
 from tidelog.server.quota.callback import ClientQuotaCallback, QuotaTags, QuotaType
 from tidelog.server.quota.client_quota_manager import LONGEST_MS, ClientQuotaManager, ClientSensors
 

@@ -15,7 +15,7 @@ from tidelog.clock import Clock
 from tidelog.metadata.paths import decode_name
 from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
 from tidelog.metrics.registry import Family
-from tidelog.metrics.sampled import SampleConfig
+from tidelog.metrics.sampled_stat import SampleConfig
 from tidelog.network.request import Request
 from tidelog.protocol.headers import read_response_header
 from tidelog.protocol.message import Message

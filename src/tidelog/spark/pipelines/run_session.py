@@ -9,8 +9,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines import state
-from tidelog.spark.pipelines.quiet import spark_writes_to
 from tidelog.spark.pipelines.run_options import Options, wanted_partitions
+from tidelog.spark.pipelines.spark_log import spark_writes_to
 from tidelog.spark.pipelines.state import PipelineStatus
 from tidelog.spark.pipelines.state_partitions import DEFAULT as DEFAULT_PARTITIONS
 from tidelog.spark.pipelines.state_partitions import SHUFFLE_PARTITIONS

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from deltalake import CommitProperties, Schema, Transaction
 from deltalake.transaction import AddAction
 
-from tidelog.spark.tables import keyed
+from tidelog.spark.tables import keyed_merge
 from tidelog.spark.tables.columns import KEYS
 from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import TableError
@@ -139,7 +139,7 @@ class Migration:
         files = [file for file in old.files if file.name in batch.files]
         if old.keys:
             rows = self._table(old, files)
-            keyed.merge(self.store, self._log, snapshot, name, rows, old.keys)
+            keyed_merge.merge(self.store, self._log, snapshot, name, rows, old.keys)
         else:
             self._log.commit(snapshot, name, list(self._references(old, files)))
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from deltalake.transaction import AddAction
 
-from tidelog.spark.tables import keyed
+from tidelog.spark.tables import keyed_merge
 from tidelog.spark.tables.columns import Shape, declared, nullable, shape_of
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
@@ -106,7 +106,7 @@ class Tables:
         if keys:
             changed = in_utc(rows.toArrow())
             with self.store.errors():
-                keyed.merge(self.store.below(table), target, snapshot, name, changed, tuple(keys))
+                keyed_merge.merge(self.store.below(table), target, snapshot, name, changed, tuple(keys))
             return int(changed.num_rows)
         files = write_files(rows, Target(self.store.below(table), tuple(partition_by)))
         self._commit(target, snapshot, name, files)
