@@ -363,8 +363,10 @@ class TransactionManager:
             self.version_2 = connection.features.get(FEATURE, 0) >= 2
             version = connection.version_for(InitProducerIdRequest)
             if two_phase and version < TWO_PHASE_INIT:
-                # Such a broker aborts a prepared transaction after transaction.timeout.ms.
-                log.warning("the broker does not serve two-phase commit; transactions end by time there")
+                log.warning(
+                    "the broker does not serve two-phase commit: it aborts a prepared transaction after "
+                    "transaction.timeout.ms"
+                )
             made = InitProducerIdRequest(
                 transactional_id=self.id,
                 transaction_timeout_ms=self._settings.transaction_timeout_ms,
