@@ -95,6 +95,8 @@ def test_quotas_are_set_shown_and_removed(secure: Site) -> None:
     assert change(secure, "PUT", "/quotas", user="alice", producer_byte_rate=-1).status_code == 200
     for body in ({}, {"user": "a"}, {"ip": "10.0.0.1", "user": "a"}, {"user": "a", "producer_byte_rate": 0}):
         assert change(secure, "PUT", "/quotas", **body).status_code == 400
+    refused = change(secure, "PUT", "/quotas", user="a", consumer_byte_rate=-2).json()["error"]["message"]
+    assert refused == "consumer_byte_rate is -2: a quota is a number above 0, or -1 to remove it."
 
 
 def test_scram_users_are_made_and_deleted_and_no_password_comes_back(secure: Site) -> None:
@@ -106,7 +108,9 @@ def test_scram_users_are_made_and_deleted_and_no_password_comes_back(secure: Sit
     ]
     assert "bob" in secure.page("/security/users")
     assert change(secure, "PUT", "/users", user="bob", password="short").status_code == 400
-    assert change(secure, "DELETE", "/users", user="bob", confirm="bo").status_code == 400
+    mistyped = change(secure, "DELETE", "/users", user="bob", confirm="bo")
+    assert mistyped.status_code == 400
+    assert mistyped.json()["error"]["message"] == "Type the name of the user to confirm: bob, not 'bo'."
     assert change(secure, "DELETE", "/users", user="bob", confirm="bob").status_code == 200
     assert secure.get("/users")["users"] == []
     assert not any("long word" in line for line in secure.broker.log_lines())

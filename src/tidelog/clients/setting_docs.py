@@ -180,7 +180,7 @@ warning names each one, and nothing else happens.
 
 
 def client_texts() -> dict[str, dict[str, str]]:
-    """The texts of settings by name: those of every client, and those of each kind of client."""
+    """The texts of settings by name: the texts of every client, and of each kind of client."""
     tables = {"common": COMMON, "producer": PRODUCER, "consumer": CONSUMER, "admin": ADMIN}
     return {kind: dict(_texts(table)) for kind, table in tables.items()}
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from tidelog.clients.admin.cluster import ElectionType
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.configs import BrokerConfigRow, broker_configs, compare
-from tidelog.console.errors import ApiError
+from tidelog.console.errors import ApiError, not_found
 from tidelog.console.snapshot import ClusterSnapshot
 
 
@@ -218,7 +218,9 @@ async def elect_leaders(call: Call[None, ElectionBody]) -> Done:
         if body.topic in (None, topic.name) and body.partition in (None, partition.index)
     ]
     if not keys:
-        raise ApiError(404, "NOT_FOUND", "There is no such partition.")
+        raise not_found(
+            "The partition" if body.topic is None else f"The partition {body.topic}-{body.partition}"
+        )
     found = await call.cluster.admin.elect_leaders(kind, keys, partial=True)
     if found.errors and not any(dict(found).values()):
         raise next(iter(found.errors.values()))

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from tidelog.clients.admin.groups import ConsumerGroupDescription
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.clusters import Cluster
-from tidelog.console.errors import ApiError, not_found
+from tidelog.console.errors import ApiError, check_confirmed, not_found
 from tidelog.console.group_lag import GroupLags, LagSample, end_offset, lag_of
 from tidelog.console.group_reset import ResetAnswer, ResetBody, plan_rows, reset_target
 from tidelog.console.snapshot import ClusterSnapshot, GroupSnapshot
@@ -298,8 +298,7 @@ class ConfirmBody(Struct):
 async def delete_group(call: Call[None, ConfirmBody]) -> Done:
     """Delete a group without members, with its offsets. `confirm` has to be the id of the group."""
     group_id = call.path["group"]
-    if call.body.confirm != group_id:
-        raise ApiError(400, "NOT_CONFIRMED", "The typed id is not that of the group.")
+    check_confirmed(call.body.confirm, group_id, "id of the group")
     await call.cluster.admin.delete_consumer_groups([group_id])
     return Done(f"The group {group_id} is deleted.")
 

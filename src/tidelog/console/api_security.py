@@ -15,7 +15,7 @@ from tidelog.clients.admin.users import (
 )
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.clusters import Cluster
-from tidelog.console.errors import ApiError, not_found
+from tidelog.console.errors import ApiError, check_confirmed, not_found
 from tidelog.errors import SecurityDisabled
 from tidelog.security.acl import (
     OPERATION_OF_TITLE,
@@ -275,8 +275,9 @@ def quota_change(body: QuotaBody) -> tuple[QuotaEntity, dict[str, float | None]]
     if not values:
         raise _bad("A quota needs a value.")
     changes = {key: None if value == -1 else value for key, value in values.items()}
-    if any(value is not None and not value > 0 for value in changes.values()):
-        raise _bad("A quota is a number above 0, or -1 to remove it.")
+    for key, value in changes.items():
+        if value is not None and not value > 0:
+            raise _bad(f"{key} is {value:g}: a quota is a number above 0, or -1 to remove it.")
     return tuple(entity.items()), changes
 
 
@@ -344,8 +345,7 @@ class UserDeletion(Struct):
 async def delete_user(call: Call[None, UserDeletion]) -> Done:
     """Delete all SCRAM passwords of a user."""
     body = call.body
-    if body.confirm != body.user:
-        raise ApiError(400, "NOT_CONFIRMED", "The typed name is not that of the user.")
+    check_confirmed(body.confirm, body.user, "name of the user")
     found = await call.cluster.admin.describe_user_scram_credentials([body.user], partial=True)
     if body.user not in found:
         raise not_found(f"The user {body.user}")

@@ -11,7 +11,7 @@ from tidelog.clients.admin.topics import NewPartitions, NewTopic
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.api_topics import find_topic
 from tidelog.console.configs import ConfigItem, own_topic_configs, parse_settings, topic_configs
-from tidelog.console.errors import ApiError
+from tidelog.console.errors import ApiError, check_confirmed
 
 TopicName = Annotated[str, Meta(min_length=1, max_length=249)]
 MOST_PARTITIONS = 10_000
@@ -110,7 +110,7 @@ async def add_partitions(call: Call[None, PartitionsBody]) -> Done:
 async def truncate_topic(call: Call[None, TruncateBody]) -> Done:
     """Delete records: all, or those below an offset; of one partition, or of all."""
     topic = await find_topic(call)
-    _check_confirmed(call.body.confirm, topic.name)
+    check_confirmed(call.body.confirm, topic.name, "name of the topic")
     wanted = call.body.partition
     if wanted is not None and wanted >= len(topic.partitions):
         raise ApiError(404, "NOT_FOUND", f"The topic has no partition {wanted}.")
@@ -123,7 +123,7 @@ async def truncate_topic(call: Call[None, TruncateBody]) -> Done:
 async def delete_topic(call: Call[None, ConfirmBody]) -> Done:
     """Delete a topic with its records."""
     name = call.path["topic"]
-    _check_confirmed(call.body.confirm, name)
+    check_confirmed(call.body.confirm, name, "name of the topic")
     await call.cluster.admin.delete_topics([name])
     return Done("The topic is deleted.")
 
@@ -132,11 +132,6 @@ async def _alter(call: Call[None, ValueBody] | Call[None, None], change: AlterCo
     resource = ConfigResource(ResourceType.TOPIC, call.path["topic"])
     await call.cluster.admin.incremental_alter_configs({resource: [change]})
     return Done("The setting is changed.")
-
-
-def _check_confirmed(typed: str, name: str) -> None:
-    if typed != name:
-        raise ApiError(400, "NOT_CONFIRMED", f"Type the name of the topic to confirm: {name}.")
 
 
 TOPIC = "/topics/{topic}"

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from tidelog.clients.admin.transactions import AbortTransactionSpec
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.clusters import Cluster
-from tidelog.console.errors import ApiError, not_found
+from tidelog.console.errors import ApiError, check_confirmed, not_found
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 MOST_SEARCHED = 50_000
@@ -175,8 +175,7 @@ class TerminateBody(Struct):
 async def terminate_transaction(call: Call[None, TerminateBody]) -> Done:
     """Abort the open transaction of a transactional id, and fence its producer."""
     body = call.body
-    if body.confirm != body.transactional_id:
-        raise ApiError(400, "NOT_CONFIRMED", "The typed id is not the transactional id.")
+    check_confirmed(body.confirm, body.transactional_id, "transactional id")
     await call.cluster.admin.force_terminate_transaction(body.transactional_id)
     return Done(f"The transaction of {body.transactional_id} is aborted, and its producer is fenced.")
 

@@ -54,5 +54,11 @@ def api_error(error: KafkaError) -> ApiError:
     return ApiError(504 if is_timeout else 400, type(error).__name__, str(error))
 
 
+def check_confirmed(typed: str, name: str, what: str) -> None:
+    """Raise ApiError 400 unless the typed text is the name of the thing to delete."""
+    if typed != name:
+        raise ApiError(400, "NOT_CONFIRMED", f"Type the {what} to confirm: {name}, not {typed!r}.")
+
+
 def not_found(what: str) -> ApiError:
     return ApiError(404, "NOT_FOUND", f"{what} does not exist.")

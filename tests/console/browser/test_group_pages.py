@@ -116,7 +116,7 @@ def test_a_group_is_deleted_after_its_id_was_typed(browser: Browser, shown: Site
     page.get_by_role("button", name="Delete", exact=True).click()
     page.locator("#delete-group input[name=confirm]").fill("something else")
     page.get_by_role("button", name="Delete the group").click()
-    page.get_by_text("The typed id is not that of the group.").wait_for()
+    page.get_by_text("Type the id of the group to confirm").wait_for()
     page.locator("#delete-group input[name=confirm]").fill("to-delete")
     page.get_by_role("button", name="Delete the group").click()
     page.wait_for_url("**/clusters/local/groups")
