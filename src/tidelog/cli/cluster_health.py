@@ -1,4 +1,4 @@
-"""ClusterHealth: what keeps a cluster from being well, with names."""
+"""ClusterHealth: the reasons why a cluster is unhealthy, with names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ClusterLoad: what brokers, topics and groups have, and the rates between two looks at them."""
+"""ClusterLoad: the sizes of brokers, topics and groups, and the rates between two looks at them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Status(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Finding:
-    """What was found about a rule. `advice` says what to change, `where` has topics, brokers or files."""
+    """A finding about a rule. `advice` says what to change, `where` has topics, brokers or files."""
 
     rule: int
     status: Status

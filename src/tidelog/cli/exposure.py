@@ -1,4 +1,4 @@
-"""What `tidelog check` finds open: in the settings of the brokers, and in files with settings."""
+"""The exposures that `tidelog check` finds in the settings of brokers and in files with settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Exposed:
 
 
 def look_at_exposure(admin: Admin) -> list[Exposed]:
-    """The same exposure of several brokers is one. Brokers do not tell passwords."""
+    """The same exposure of several brokers is one. Brokers never send passwords."""
     from tidelog.clients.admin.configs import ConfigResource, ResourceType
 
     brokers = sorted(node.id for node in admin.describe_cluster().nodes)

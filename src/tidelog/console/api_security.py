@@ -121,7 +121,7 @@ async def create_acls(call: Call[None, NewAcls]) -> AclList:
 
 
 def new_bindings(body: NewAcls) -> Iterator[AclBinding]:
-    """The rules of a request. Raises ApiError 400 that names what is missing."""
+    """The rules of a request. Raises ApiError 400 that names the missing field."""
     kind, _, who = body.principal.partition(":")
     if not kind or not who:
         raise _bad(f"The principal {body.principal} has no type: write User:{body.principal}.")
@@ -258,7 +258,7 @@ async def set_quota(call: Call[None, QuotaBody]) -> Done:
 
 
 def quota_change(body: QuotaBody) -> tuple[QuotaEntity, dict[str, float | None]]:
-    """The entity and its values. Raises ApiError 400 that names what is missing."""
+    """The entity and its values. Raises ApiError 400 that names the missing field or the wrong value."""
     given: dict[str, str | None] = {"user": body.user, "client-id": body.client_id, "ip": body.ip}
     entity: dict[str, str | None] = {kind: name for kind, name in given.items() if name}
     if body.default:

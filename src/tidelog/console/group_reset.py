@@ -82,7 +82,7 @@ class ResetAnswer(Struct):
 
 
 def reset_target(body: ResetBody, group_id: str) -> tuple[Target, str]:
-    """The target and the topics of a request. Raises ApiError 400 that names what is missing."""
+    """The target and the topics of a request. Raises ApiError 400 that names the missing field."""
     if body.target == "plan":
         try:
             offsets = parse_plans(body.plan.replace("\r\n", "\n"), group_id).get(group_id, {})

@@ -104,16 +104,17 @@ def _cores() -> int:
 
 
 def end_with_broker() -> None:
-    """Be killed with the broker: a console that is left over would keep the port from the next broker.
+    """Let the system kill this process with the broker: an orphaned console would keep its port.
 
-    Where the system cannot do that, and if the broker died before, the end of the link tells.
+    Where the system cannot do that, or if the broker has died before, the console ends when the link is
+    closed.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def run(settings: ConsoleSettings, link: socket.socket, listener: socket.socket) -> None:
-    """Serve until the broker says stop. Raises what the start raised."""
+    """Serve until the broker sends Stop. Raises the error of a failed start."""
     reader, writer = await asyncio.open_unix_connection(sock=link)
 
     def send(message: Message) -> None:

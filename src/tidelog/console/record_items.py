@@ -1,4 +1,4 @@
-"""Records as the API and the pages show them: texts of bounded length, and all that the batch says."""
+"""Records as the API and the pages show them: texts of bounded length, and the fields of their batch."""
 
 from __future__ import annotations
 

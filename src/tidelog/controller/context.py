@@ -1,4 +1,4 @@
-"""ControllerContext: what the active controller knows about the cluster.
+"""ControllerContext: the active controller's knowledge of the cluster.
 
 The controller fills a context when it is elected and resets it when it resigns: live brokers, topics (with
 `put_topic_id` and `put_partition` for every partition in the tree), reassignments and deletions. From then on

@@ -1,4 +1,4 @@
-"""What the settings of a broker leave open: addresses without authentication, rights without rules.
+"""Exposures in the settings of a broker: addresses without authentication, rights without rules.
 
 A broker prints the open addresses when it starts, and `tidelog check` lists everything.
 """

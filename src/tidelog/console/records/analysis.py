@@ -144,7 +144,7 @@ class Analyses:
         return analysis
 
     async def cancel(self, topic: str) -> bool:
-        """Stop the analysis of a topic. Whether one was running; what it counted so far is kept."""
+        """Stop the analysis of a topic and keep its counts; False if none was running."""
         task = self._tasks.get(topic)
         if task is None:
             return False

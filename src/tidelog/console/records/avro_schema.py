@@ -22,7 +22,7 @@ MAX_SCHEMA = 1 << 20
 
 
 class Source:
-    """The bytes of a value, and what of the limits is left."""
+    """The bytes of a value, and the rest of the limits."""
 
     __slots__ = ("data", "depth", "items", "pos")
 
@@ -80,7 +80,7 @@ def hex_octets(data: bytes) -> str:
 def compile_schema(text: str | bytes, octets: Octets = hex_octets) -> Reader:
     """The reader of a schema; `octets` makes text of values of the types bytes and fixed.
 
-    Raises DecodeError that says what is wrong with the schema.
+    Raises DecodeError with the mistake in the schema.
     """
     if len(text) > MAX_SCHEMA:
         raise DecodeError(f"the schema has {len(text)} bytes; {MAX_SCHEMA} are read at most")

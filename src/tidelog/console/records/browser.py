@@ -385,7 +385,7 @@ class _ForwardMerge(_Merge):
             if head is not None:
                 self._heads[index] = head
                 continue
-            # Nothing is left of what was read: a search that ends here continues behind it.
+            # Every record that was read is used: a search that ends here continues behind the last one.
             self.positions[index] = max(self.positions[index], min(self._next[index], self._bounds[index]))
             if self._next[index] >= self._bounds[index]:
                 self._close(index)

@@ -1,4 +1,4 @@
-"""The values of CEL, and what its operators do with them, within a budget of steps."""
+"""The values of CEL and its operators, within a budget of steps."""
 
 from __future__ import annotations
 

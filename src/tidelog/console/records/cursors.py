@@ -18,7 +18,7 @@ _FORM = re.compile(r"([on])([ad])((?:_\d{1,6}-\d{1,19})+)")
 
 
 class CursorError(ValueError):
-    """A cursor or a start point is not valid; the message says what is wrong."""
+    """A cursor or a start point is not valid; the message names the mistake."""
 
 
 class Direction(StrEnum):

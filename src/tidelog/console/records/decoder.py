@@ -1,4 +1,4 @@
-"""What a decoder is, and what it returns: text for a person, a value for filters and masks, a reason.
+"""Decoders and their results: text for a person, a value for filters and masks, and the reason for both.
 
 A decoder never raises for the bytes of a record. If it cannot read them, it returns the bytes as text or
 hex, and the reason.
