@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, quote
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -48,6 +48,12 @@ class Call(Generic[Q, B]):
 
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Struct]]
+
+
+class ConfirmBody(Struct):
+    """The name of the thing to delete, typed again."""
+
+    confirm: Annotated[str, Meta(max_length=1000)]
 
 
 class Done(Struct):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tidelog.clients.admin.groups import ConsumerGroupDescription
-from tidelog.console.api import Call, Done, Endpoint
+from tidelog.console.api import Call, ConfirmBody, Done, Endpoint
 from tidelog.console.clusters import Cluster
 from tidelog.console.errors import ApiError, check_confirmed, not_found
 from tidelog.console.group_lag import GroupLags, LagSample, end_offset, lag_of
@@ -287,12 +287,6 @@ async def reset_group(call: Call[None, ResetBody]) -> ResetAnswer:
         raise ApiError(400, "NOTHING_TO_RESET", "The plan has no partition: choose topics of the group.")
     await call.cluster.admin.alter_consumer_group_offsets(group_id, offsets)
     return answer
-
-
-class ConfirmBody(Struct):
-    """The typed name of what is to be deleted."""
-
-    confirm: Annotated[str, Meta(max_length=1000)]
 
 
 async def delete_group(call: Call[None, ConfirmBody]) -> Done:

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from tidelog.clients.admin.configs import AlterConfigOp, ConfigResource, OpType, ResourceType
 from tidelog.clients.admin.topics import NewPartitions, NewTopic
-from tidelog.console.api import Call, Done, Endpoint
+from tidelog.console.api import Call, ConfirmBody, Done, Endpoint
 from tidelog.console.api_topics import find_topic
 from tidelog.console.configs import ConfigItem, own_topic_configs, parse_settings, topic_configs
 from tidelog.console.errors import ApiError, check_confirmed
@@ -39,12 +39,6 @@ class PartitionsBody(Struct):
     """The new number of partitions of a topic."""
 
     total: Annotated[int, Meta(ge=1, le=MOST_PARTITIONS)]
-
-
-class ConfirmBody(Struct):
-    """The name of the topic, typed again."""
-
-    confirm: str
 
 
 class TruncateBody(Struct):
