@@ -252,7 +252,14 @@ def test_a_batch_that_unpacks_to_much_is_left_to_the_worker(tmp_path: Path, work
     data = memoryview(bytearray(build_batch(records, codec=Codec.ZSTD)))
     assert len(data) < 64 * 1024
     append = LeaderAppend(
-        partition, data, False, True, AppendOrigin.CLIENT, NOW, lambda result, error: outcomes.append(result)
+        partition,
+        data,
+        False,
+        True,
+        AppendOrigin.CLIENT,
+        NOW,
+        lambda result, error: outcomes.append(result),
+        scheduler=world.scheduler,
     )
     partition.submit(append)
     assert append.heavy

@@ -32,6 +32,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Bytes, Disk, RealDisk, RealFile, SyncFailed
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.log_manager_listener import LogManagerListener
+from tidelog.storage.reads import NotCached
 
 T = TypeVar("T")
 SELF, FOLLOWER = 0, 1
@@ -246,7 +247,7 @@ class World:
         produced = Produced()
         view = memoryview(batch() if data is None else bytearray(data))
         if not heavy and origin is AppendOrigin.CLIENT and partition.can_append_now(acks):
-            self._append_now(partition, view, produced)
+            self._append_now(partition, view, produced, acks)
             return produced
         self.replicas.append(
             [(partition, view)],
@@ -259,10 +260,14 @@ class World:
         )
         return produced
 
-    def _append_now(self, partition: Partition, data: memoryview, produced: Produced) -> None:
+    def _append_now(self, partition: Partition, data: memoryview, produced: Produced, acks: int) -> None:
         now_ms = self.scheduler.clock.ms()
         try:
-            result = partition.append_now(partition.check_now(data, now_ms, True), now_ms)
+            batch = partition.check_now(data, now_ms, True)
+            result = partition.append_now(batch, now_ms)
+        except NotCached:
+            self.replicas.append_checked(partition, batch, acks=acks, timeout_ms=1000, done=produced)
+            return
         except KafkaError as error:
             produced([AppendOutcome(None, error)])
             return

@@ -85,7 +85,7 @@ def duplicates_are_written(patch: Patch) -> None:
 
 def producers_are_forgotten(patch: Patch) -> None:
     """A start does not load the snapshot of the producers."""
-    patch.set(ProducerStateManager, "load", lambda self, entries, now_ms: self.clear())
+    patch.set(ProducerStateManager, "load", lambda self, entries, offset, now_ms: self.clear())
 
 
 # -- transactions and groups -------------------------------------------------------------------------

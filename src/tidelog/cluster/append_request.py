@@ -12,6 +12,7 @@ from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import OnFailure
 from tidelog.errors import KafkaError, KafkaStorageError, UnknownServerError
 from tidelog.partitions import PartitionKey
+from tidelog.records.check import CheckedBatch
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.producer_state_manager import Verification
 from tidelog.storage.refused_batches import Sequences
@@ -100,13 +101,36 @@ class AppendRequest:
                 self._is_read()
                 self._completed(slot, None, error)
                 continue
-            done = self._appended(slot, partition)
-            guard = None if guards is None else guards.get(partition)
             partition.submit(
                 LeaderAppend(
-                    partition, data, heavy, allow_zstd, origin, now_ms, done, guard, transaction_version
+                    partition,
+                    data,
+                    heavy,
+                    allow_zstd,
+                    origin,
+                    now_ms,
+                    self._appended(slot, partition),
+                    None if guards is None else guards.get(partition),
+                    transaction_version,
+                    scheduler=self._manager.scheduler,
                 )
             )
+
+    def start_checked(self, partition: Partition, batch: CheckedBatch) -> None:
+        """`start` for one small batch of a client that was checked already."""
+        manager = self._manager
+        append = LeaderAppend(
+            partition,
+            batch.data,
+            False,
+            True,
+            AppendOrigin.CLIENT,
+            manager.clock.ms(),
+            self._appended(0, partition),
+            scheduler=manager.scheduler,
+        )
+        append.batch = batch
+        partition.appends.put(append)
 
     def _appended(
         self, slot: int, partition: Partition

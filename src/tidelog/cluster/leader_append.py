@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.cluster.worker import Worker
-from tidelog.errors import MessageTooLarge, NotLeaderOrFollower
+from tidelog.cluster.worker import ReadingWorker, Worker
+from tidelog.errors import KafkaStorageError, MessageTooLarge, NotLeaderOrFollower
 from tidelog.records.check import CheckedBatch, check_produced
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.producer_state_manager import Verification
+from tidelog.storage.reads import CACHED, CachedReads, NotCached
 from tidelog.storage.refused_batches import Sequences
 
 if TYPE_CHECKING:
+    from tidelog.clock import Scheduler
     from tidelog.cluster.partition import Partition
 
 
 class LeaderAppend:
     """`done` is called once, with the outcome.
 
-    If the leader epoch changes before the write, the outcome is NotLeaderOrFollower.
+    If the leader epoch changes before the write, the outcome is NotLeaderOrFollower. Where the log has to be
+    read from the disk to know a duplicate, the appends behind this one wait for the read.
     """
 
     __slots__ = (
+        "_reads",
         "allow_zstd",
         "batch",
         "data",
@@ -34,10 +39,10 @@ class LeaderAppend:
         "origin",
         "partition",
         "pending",
+        "scheduler",
         "transaction_version",
+        "worker",
     )
-
-    worker: Worker | None = None
 
     def __init__(
         self,
@@ -50,8 +55,13 @@ class LeaderAppend:
         done: Callable[[AppendResult | None, BaseException | None], None],
         guard: Verification | None = None,
         transaction_version: int = 0,
+        *,
+        scheduler: Scheduler,
     ) -> None:
         self.partition = partition
+        self.scheduler = scheduler
+        self.worker: Worker | None = None
+        self._reads: CachedReads = CACHED
         self.guard = guard
         self.transaction_version = transaction_version
         self.data = data
@@ -97,8 +107,12 @@ class LeaderAppend:
     # -- append_queue.QueuedAppend
 
     def begin(self) -> Callable[[], object] | None:
+        self.worker = None
         try:
             outcome = self._append()
+        except NotCached as cold:
+            self.worker = ReadingWorker(self.scheduler)
+            return partial(self._bring_in, cold)
         except Exception as error:
             self.done(None, error)
             return None
@@ -126,12 +140,19 @@ class LeaderAppend:
             origin=self.origin,
             guard=self.guard,
             transaction_version=self.transaction_version,
+            reads=self._reads,
         )
         if isinstance(prepared, DuplicateBatch):
             return prepared.result
         return prepared if self.heavy else log.appender.write(prepared, self.now_ms)
 
+    def _bring_in(self, cold: NotCached) -> None:
+        self._reads = CachedReads({**self._reads.brought, **cold.bring_in()})
+
     def written(self, error: BaseException | None) -> None:
+        if self.pending is None and error is None:  # the disk was read
+            self.partition.appends.waiting.appendleft(self)
+            return
         result: AppendResult | None = None
         try:
             result = self._finish(error)
@@ -142,7 +163,8 @@ class LeaderAppend:
     def _finish(self, error: BaseException | None) -> AppendResult:
         log, pending = self.partition.log, self.pending
         assert log is not None
-        assert pending is not None
+        if pending is None:
+            raise KafkaStorageError(f"{self.partition.name} cannot be read: {error}")
         if error is not None:
             raise log.appender.abandon(pending, error)
         if log.closed:

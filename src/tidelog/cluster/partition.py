@@ -25,6 +25,7 @@ from tidelog.records.check import CheckedBatch, check_produced
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.config import LONG_MAX
 from tidelog.storage.log import Log
+from tidelog.storage.log_appender import TurnOutcome
 from tidelog.storage.log_listener import LogListener
 from tidelog.storage.producer_state_manager import Verification
 from tidelog.storage.refused_batches import Sequences
@@ -336,7 +337,8 @@ class Partition(LogListener):
         """Append a small batch in this turn of the loop, if `can_append_now`.
 
         The caller advances the high watermark in the same turn, unless the batch needs a flush: a producer
-        has its answer before the fetches that wait for its record have theirs.
+        has its answer before the fetches that wait for its record have theirs. NotCached if the batch may be
+        a duplicate and the disk has to be read to know.
         """
         log = self.log
         assert log is not None
@@ -355,8 +357,8 @@ class Partition(LogListener):
         appends.joined += batch.data  # the network buffer is reused for the next frame
         appends.turn.append(batch)
 
-    def write_turn(self, now_ms: int) -> list[int | DuplicateBatch | KafkaError]:
-        """Append the batches of `append_in_turn`; returns the base offset or the error of each.
+    def write_turn(self, now_ms: int) -> list[TurnOutcome]:
+        """Append the batches of `append_in_turn`; returns the base offset of each, or why it has none.
 
         KafkaError if none can be appended. The caller calls `turn_written` in both cases.
         """

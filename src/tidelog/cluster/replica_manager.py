@@ -32,6 +32,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata.state import NO_TOPIC_ID, PartitionState, TopicState
 from tidelog.partitions import PartitionKey
+from tidelog.records.check import CheckedBatch
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
@@ -284,6 +285,19 @@ class ReplicaManager:
         request = AppendRequest(self, entries, acks, timeout_ms, done)
         request.release, request.on_failure = release, on_failure
         request.start(entries, heavy, allow_zstd, origin, guards)
+
+    def append_checked(
+        self,
+        partition: Partition,
+        batch: CheckedBatch,
+        *,
+        acks: int,
+        timeout_ms: int,
+        done: Callable[[list[AppendOutcome]], None],
+    ) -> None:
+        """`append` for one small batch of a client that was checked already."""
+        request = AppendRequest(self, [(partition, batch.data)], acks, timeout_ms, done)
+        request.start_checked(partition, batch)
 
     def append_own(
         self,

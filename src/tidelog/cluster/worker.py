@@ -37,6 +37,19 @@ class InlineWorker:
         pass
 
 
+class ReadingWorker:
+    """Reads from the disk: no write of another partition waits for them."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def submit(self, work: Callable[[], T], done: Done[T]) -> None:
+        self._scheduler.run_reading(work, done)
+
+    def close(self) -> None:
+        pass
+
+
 class _Task(Generic[T]):
     __slots__ = ("done", "error", "result", "work")
 

@@ -10,7 +10,12 @@ import os
 from tidelog.records._pure_cleaner import SLOT_SIZE, Offsets
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata, encode_headers
 from tidelog.records._pure_copy import COPIED_FIELDS
-from tidelog.records._pure_producer import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata
+from tidelog.records._pure_producer import (
+    LAST_SEQUENCE,
+    NO_PRODUCER_EPOCH,
+    REMEMBERED_BATCHES,
+    BatchMetadata,
+)
 
 try:
     if os.environ.get("TIDELOG_PURE") == "1":
@@ -117,7 +122,7 @@ SHARED = frozenset(
             "NO_PRODUCER_EPOCH",
             "Offsets",
         ),
-        *("RecordMetadata", "SHARED", "SLOT_SIZE", "encode_headers"),
+        *("REMEMBERED_BATCHES", "RecordMetadata", "SHARED", "SLOT_SIZE", "encode_headers"),
     )
 )
 
@@ -126,6 +131,7 @@ __all__ = [
     "COPIED_FIELDS",
     "LAST_SEQUENCE",
     "NO_PRODUCER_EPOCH",
+    "REMEMBERED_BATCHES",
     "SHARED",
     "SLOT_SIZE",
     "ArrowColumn",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidelog.storage.disk import Bytes
     from tidelog.storage.log_segment import LogSegment
 
-__all__ = ["AppendOrigin", "AppendResult", "DuplicateBatch", "PendingAppend", "write_together"]
+__all__ = ["AppendOrigin", "AppendResult", "DuplicateBatch", "PendingAppend", "UnreadBatch", "write_together"]
 
 
 class AppendResult(NamedTuple):
@@ -34,6 +34,15 @@ class DuplicateBatch:
         self.result = AppendResult(
             known.first_offset, known.last_offset, known.timestamp, log_start_offset, needs_flush
         )
+
+
+class UnreadBatch:
+    """A batch that waits for the disk: it or one before it may be a duplicate. Nothing is appended yet."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: CheckedBatch) -> None:
+        self.batch = batch
 
 
 class PendingAppend:

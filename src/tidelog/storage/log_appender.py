@@ -15,7 +15,14 @@ from tidelog.errors import KafkaError, KafkaStorageError, RecordListTooLarge
 from tidelog.records.batch import CONTROL_FLAG, patch_header
 from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
 from tidelog.records.loops import lay_out
-from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend, write_together
+from tidelog.storage.append import (
+    AppendOrigin,
+    AppendResult,
+    DuplicateBatch,
+    PendingAppend,
+    UnreadBatch,
+    write_together,
+)
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import DiskFile
 from tidelog.storage.leader_epoch_file_cache import LeaderEpochFileCache
@@ -24,12 +31,17 @@ from tidelog.storage.log_flusher import LogFlusher
 from tidelog.storage.log_listener import LogListeners
 from tidelog.storage.log_segment import CHECK_NEXT, LOG, LogSegment
 from tidelog.storage.produce_rules import produce_rules
+from tidelog.storage.producer_history import earlier_batches
 from tidelog.storage.producer_state_manager import ProducerStateManager, Verification
+from tidelog.storage.reads import CACHED, WAITING, NotCached, Reads
 from tidelog.storage.refused_batches import Sequences
 
 logger = logging.getLogger("tidelog.storage")
 
 NO_TIMESTAMP = -1
+
+TurnOutcome = int | DuplicateBatch | UnreadBatch | KafkaError
+"""The base offset of a batch, or what there is to say instead."""
 
 
 class LogAppender:
@@ -99,11 +111,13 @@ class LogAppender:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: Verification | None = None,
         transaction_version: int = 0,
+        reads: Reads = CACHED,
     ) -> PendingAppend | DuplicateBatch:
         """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
 
         `guard` is the verification of a transaction that begins with this batch. `transaction_version` is
-        the version of the transaction that a marker ends.
+        the version of the transaction that a marker ends. NotCached if the disk has to be read to know a
+        duplicate.
         """
         data, size, attributes, last_offset_delta, max_timestamp, producer_id, _, _ = batch
         entry = marker = None
@@ -117,6 +131,8 @@ class LogAppender:
                 or producer_id in producers.verifications
             ):
                 entry = None  # every check below is needed
+                if origin is AppendOrigin.CLIENT and producers.may_have_forgotten(batch):
+                    self._search_producer(producer_id, reads)
                 known, marker = producers.admit(
                     batch,
                     origin,
@@ -155,6 +171,17 @@ class LogAppender:
         self.next_offset = last_offset + 1
         self._outstanding.append(pending)
         return pending
+
+    def _search_producer(self, producer_id: int, reads: Reads) -> None:
+        """Look up the last five batches of a producer in the log, of which a snapshot had only the last."""
+        producers = self._producers
+        try:
+            earlier = earlier_batches(self._segments, producers.entries[producer_id], reads)
+        except OSError as error:
+            # Without the cause: this batch alone fails, others may be appended.
+            reason = f"{self._name}: the batches of producer {producer_id} cannot be read: {error}"
+            raise KafkaStorageError(reason) from None
+        producers.remember(producer_id, earlier)
 
     def finish(self, pending: PendingAppend, now_ms: int) -> AppendResult:
         """The bytes are in the file: the batch becomes part of the log, which now ends behind it.
@@ -301,14 +328,14 @@ class LogAppender:
         data: bytearray,
         leader_epoch: int,
         now_ms: int,
-    ) -> list[int | DuplicateBatch | KafkaError]:
+    ) -> list[TurnOutcome]:
         """Append clients' batches that lie one behind the other in `data`, with as few writes as possible.
 
         Returns the base offset of each batch, or its duplicate or error. Once a write has failed, the batches
         after it fail with it.
         """
         assert not self._outstanding
-        outcomes: list[int | DuplicateBatch | KafkaError] = []
+        outcomes: list[TurnOutcome] = []
         at = 0
         while (first := len(outcomes)) < len(batches):
             try:
@@ -319,14 +346,18 @@ class LogAppender:
             outcomes += offsets
             at += size
             if not offsets:  # it begins a segment, its producer is new, or it is out of sequence
-                size = batches[first].size
-                batch = batches[first]._replace(data=memoryview(data)[at : at + size])
-                at += size
+                batch = _joined(batches[first], data, at)
                 try:
                     outcomes.append(self._append_one(batch, leader_epoch, now_ms))
+                except NotCached:
+                    for batch in batches[first:]:
+                        outcomes.append(UnreadBatch(_joined(batch, data, at)))
+                        at += batch.size
+                    break
                 except KafkaStorageError as error:
                     outcomes += self._refuse_all(batches[first:], error)
                     break
+                at += batch.size
         return outcomes
 
     def _refuse_all(self, batches: list[CheckedBatch], error: KafkaStorageError) -> list[KafkaStorageError]:
@@ -393,9 +424,7 @@ class LogAppender:
         self._local.log_end_offset = next_offset
         return offsets, size
 
-    def _append_one(
-        self, batch: CheckedBatch, leader_epoch: int, now_ms: int
-    ) -> int | DuplicateBatch | KafkaError:
+    def _append_one(self, batch: CheckedBatch, leader_epoch: int, now_ms: int) -> TurnOutcome:
         """Append one batch, whatever may be out of the ordinary; KafkaStorageError where the disk refuses."""
         try:
             prepared = self.prepare(batch, leader_epoch, now_ms)
@@ -417,7 +446,7 @@ class LogAppender:
     ) -> AppendResult:
         """Check, write and finish one batch in one go."""
         checked = check_produced(memoryview(batch), self.rules_for(origin), now_ms)
-        pending = self.prepare(checked, leader_epoch, now_ms, origin=origin)
+        pending = self.prepare(checked, leader_epoch, now_ms, origin=origin, reads=WAITING)
         return pending.result if isinstance(pending, DuplicateBatch) else self.write(pending, now_ms)
 
     # -- a run of batches that a follower copies
@@ -483,3 +512,8 @@ class LogAppender:
         segment.complete()
         self._flusher.completed(next_base)
         self._listeners.segment_rolled()
+
+
+def _joined(batch: CheckedBatch, data: bytearray, at: int) -> CheckedBatch:
+    """The batch that lies at a position of the batches of a turn."""
+    return batch._replace(data=memoryview(data)[at : at + batch.size])

@@ -28,8 +28,15 @@ from tidelog.records.batch import (
     read_marker,
 )
 from tidelog.records.check import CheckedBatch
-from tidelog.records.loops import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata, ProducerEntry, crc
-from tidelog.storage.refused_batches import RefusedBatches, Sequences
+from tidelog.records.loops import (
+    LAST_SEQUENCE,
+    NO_PRODUCER_EPOCH,
+    REMEMBERED_BATCHES,
+    BatchMetadata,
+    ProducerEntry,
+    crc,
+)
+from tidelog.storage.refused_batches import HALF, RefusedBatches, Sequences
 from tidelog.storage.transaction_index import AbortedTransaction
 
 __all__ = ["AppendOrigin", "BatchMetadata", "ProducerEntry", "ProducerStateManager", "Verification"]
@@ -91,6 +98,8 @@ class ProducerStateManager:
 
     __slots__ = (
         "_expiration_ms",
+        "_searched",
+        "_snapshot_offset",
         "entries",
         "first_unstable",
         "ongoing",
@@ -110,6 +119,10 @@ class ProducerStateManager:
         self.first_unstable = NEVER
         self.verifications: dict[int, Verification] = {}  # by producer id; not in snapshots
         self.refused = RefusedBatches()
+        # Of batches below this offset, the snapshot had only the last of each producer. The log was searched
+        # for the others of these producers.
+        self._snapshot_offset = 0
+        self._searched: set[int] = set()
 
     def set_expiration(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
@@ -164,6 +177,35 @@ class ProducerStateManager:
         if entry is None:
             return None
         return entry.find_duplicate(batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+
+    def may_have_forgotten(self, batch: CheckedBatch) -> bool:
+        """Whether the batch may be among the producer's last five, and only the log knows it.
+
+        Its sequences are below those of all known batches, of which the oldest is from a snapshot.
+        """
+        entry = self.entries.get(batch.producer_id)
+        if entry is None or entry.epoch != batch.producer_epoch or self._snapshot_offset == 0:
+            return False
+        last_sequence = (batch.base_sequence + batch.last_offset_delta) & LAST_SEQUENCE
+        if not 0 < (entry.last_sequence - last_sequence) & LAST_SEQUENCE < HALF:
+            return False
+        known = entry.batches
+        if not 0 < len(known) < REMEMBERED_BATCHES or entry.producer_id in self._searched:
+            return False
+        oldest = known[0]
+        before = oldest.last_sequence - oldest.offset_delta - 1
+        return oldest.last_offset < self._snapshot_offset and (before - last_sequence) & LAST_SEQUENCE < HALF
+
+    def remember(self, producer_id: int, earlier: Iterable[BatchMetadata]) -> None:
+        """Add the batches before those that are known: the log has been searched for them."""
+        entry = self.entries[producer_id]
+        self.entries[producer_id] = complete = ProducerEntry(producer_id, entry.epoch)
+        for batch in (*earlier, *entry.batches):
+            complete.note(*batch)
+        complete.coordinator_epoch = entry.coordinator_epoch
+        complete.transaction_start = entry.transaction_start
+        complete.last_timestamp = entry.last_timestamp
+        self._searched.add(producer_id)
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, origin: AppendOrigin) -> None:
         """Refuse a batch with an old epoch or a wrong sequence. Duplicates are found before."""
@@ -403,18 +445,23 @@ class ProducerStateManager:
         self.ongoing.clear()
         self.unreplicated.clear()
         self.first_unstable = NEVER
+        self._snapshot_offset = 0
+        self._searched.clear()
 
     def replace_by(self, other: ProducerStateManager) -> None:
         """Take over the producers and transactions of another one, which is not used any more."""
         self.entries, self.ongoing, self.unreplicated = other.entries, other.ongoing, other.unreplicated
         self.first_unstable = other.first_unstable
+        self._snapshot_offset, self._searched = other._snapshot_offset, other._searched
         self.verifications.clear()
         self.refused.clear()
 
     # -- snapshots
 
-    def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
+    def load(self, entries: Iterable[ProducerEntry], offset: int, now_ms: int) -> None:
+        """Take over the producers of the snapshot at an offset."""
         self.clear()
+        self._snapshot_offset = offset
         for entry in entries:
             if not self._is_expired(entry, now_ms):
                 self.entries[entry.producer_id] = entry

@@ -435,7 +435,7 @@ def reload_producers(
     latest = snapshots.load_latest(end)
     if latest is not None:
         known_up_to, entries = latest
-        producers.load(entries, now_ms)
+        producers.load(entries, known_up_to, now_ms)
     else:
         # A clean shutdown writes a snapshot of each log with batches; no snapshot means no producers.
         known_up_to = end if assume_none else segments[0].base_offset

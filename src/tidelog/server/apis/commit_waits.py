@@ -80,6 +80,12 @@ class CommitWaits:
         self._put(wait)
         self.ready([wait])
 
+    def hold(self, produce: SmallProduce) -> CommitWait:
+        """Let the deferred response wait until `ready` is called with an answer or an error."""
+        wait = CommitWait(produce, b"", 0, 0.0)
+        self._put(wait)
+        return wait
+
     def _put(self, wait: CommitWait) -> None:
         self.channels.setdefault(wait.channel, deque()).append(wait)
 

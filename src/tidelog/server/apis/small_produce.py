@@ -21,8 +21,10 @@ from tidelog.records.loops import parse_one_batch, produce_response
 from tidelog.server.apis.commit_waits import CommitWaits, SmallProduce
 from tidelog.server.apis.produce import count, count_failed, send, transactional_key
 from tidelog.server.services import Services
-from tidelog.storage.append import DuplicateBatch
+from tidelog.storage.append import DuplicateBatch, UnreadBatch
+from tidelog.storage.log_appender import TurnOutcome
 from tidelog.storage.producer_state_manager import Verification
+from tidelog.storage.reads import NotCached
 
 log = logging.getLogger("tidelog.server.apis.produce")
 
@@ -111,6 +113,10 @@ class SmallProduces:
                 return False
         try:
             result = partition.append_now(batch, now_ms, guard)
+        except NotCached:
+            if quotas.is_active:
+                quotas.return_small_produce(channel, size - body_start)
+            return False
         except KafkaError as error:
             channel.defer_response()
             self._answer(produce, b"", 0, error)
@@ -179,6 +185,9 @@ class SmallProduces:
                     base_offset, last_offset, log_append_time, log_start_offset, _ = outcome.result
                     next_offset = last_offset + 1
                     answer = _answer(produce, base_offset, log_append_time, log_start_offset)
+                elif isinstance(outcome, UnreadBatch):
+                    self._append_unread(produce, outcome.batch)
+                    continue
                 else:
                     assert isinstance(outcome, KafkaError)
                     self._answer(produce, b"", 0, outcome)
@@ -199,6 +208,25 @@ class SmallProduces:
                 partition.turn_written()
             except Exception:
                 log.exception("%s: the end of a turn of the loop failed", partition.name)
+
+    def _append_unread(self, produce: SmallProduce, batch: CheckedBatch) -> None:
+        """Append a batch of this turn when the disk has been read. Its response waits until then."""
+        _, acks, _, hosted, partition, _, timeout_ms = produce
+        wait = self._waits.hold(produce)
+
+        def done(outcomes: list[AppendOutcome]) -> None:
+            (outcome,) = outcomes
+            if outcome.result is None:
+                failed = outcome.error
+                wait.error = failed if isinstance(failed, KafkaError) else UnknownServerError()
+                count_failed(self._services, hosted, wait.error, batch.size)
+            else:
+                count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
+                base_offset, _, log_append_time, log_start_offset, _ = outcome.result
+                wait.answer = _answer(produce, base_offset, log_append_time, log_start_offset)
+            self._waits.ready([wait])
+
+        self._replicas.append_checked(partition, batch, acks=acks, timeout_ms=timeout_ms, done=done)
 
     def _refuse(self, produce: SmallProduce, error: Exception) -> None:
         taken, acks, topic, _, partition, _, _ = produce
@@ -230,7 +258,7 @@ class _End:
         self.is_replicated = len(partition.replicas) > 1
         self.produces = self.records = self.size = 0
         self.failure: KafkaError = UnknownServerError()
-        self.outcomes: Iterator[int | DuplicateBatch | KafkaError] = iter(())
+        self.outcomes: Iterator[TurnOutcome] = iter(())
         self.stamps, self.log_start = False, -1
         try:
             outcomes = partition.write_turn(now_ms)
