@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,12 +47,16 @@ def ask(raw: RawConnection, sequences: Sequence[int], size: int = 10) -> list[tu
 
 @contextmanager
 def restarted(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, disk: RealDisk, size: int = 10
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    disk: RealDisk,
+    size: int = 10,
+    configs: Mapping[str, str] | None = None,
 ) -> Iterator[InProcess]:
     """A broker that was stopped and started after a producer's batches."""
     settings = {"log.dirs": str(folder)}
     with faulty_broker(monkeypatch, disk, settings) as broker, Client(broker.address) as client:
-        assert client.create_topic("t", 1) == 0
+        assert client.create_topic("t", 1, configs) == 0
         with RawConnection(broker.address) as raw:
             assert ask(raw, range(WRITTEN), size) == ALL
     with faulty_broker(monkeypatch, disk, settings) as broker:
@@ -101,6 +105,22 @@ def test_answers_keep_their_order_while_the_disk_is_read(
             disk.may_read.set()
             asking.join(30)
         assert answers == [TOO_OLD, *ALL[3:], (0, WRITTEN + 1)]
+
+
+@pytest.mark.parametrize("size", [10, 6_000], ids=["joined", "small"])
+def test_a_batch_that_the_broker_has_stamped_is_not_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    disk, by_broker = ColdDisk(), {"message.timestamp.type": "LogAppendTime"}
+    with (
+        restarted(monkeypatch, tmp_path / "data", disk, size, by_broker) as broker,
+        Client(broker.address) as client,
+        RawConnection(broker.address) as raw,
+    ):
+        assert client.produce("t", 0, batch_of(b"other")) == (0, WRITTEN)
+        disk.evict()
+        assert ask(raw, (4, 5, 8), size) == [ALL[4], ALL[5], (0, WRITTEN + 1)]
+        assert disk.brought_in
 
 
 def test_a_disk_that_cannot_be_read_is_an_error_that_a_producer_retries(

@@ -88,6 +88,11 @@ def producers_are_forgotten(patch: Patch) -> None:
     patch.set(ProducerStateManager, "load", lambda self, entries, offset, now_ms: self.clear())
 
 
+def retries_are_not_looked_up(patch: Patch) -> None:
+    """After a clean start a log knows the last batch of each producer alone."""
+    patch.set(ProducerStateManager, "may_have_forgotten", _nothing)
+
+
 # -- transactions and groups -------------------------------------------------------------------------
 
 
@@ -389,6 +394,7 @@ PLANTED: dict[str, Plant] = {
         Plant(disk_lies, 1, seed=1),
         Plant(duplicates_are_written, 1),
         Plant(producers_are_forgotten, 1, 40),
+        Plant(retries_are_not_looked_up, 1, seed=54),
         Plant(reads_are_dirty, 1),
         Plant(markers_are_lost, 1),
         Plant(aborted_offsets_stay, 1),

@@ -116,7 +116,7 @@ class AppendRequest:
                 )
             )
 
-    def start_checked(self, partition: Partition, batch: CheckedBatch) -> None:
+    def start_checked(self, partition: Partition, batch: CheckedBatch, guard: Verification | None) -> None:
         """`start` for one small batch of a client that was checked already."""
         manager = self._manager
         append = LeaderAppend(
@@ -127,6 +127,7 @@ class AppendRequest:
             AppendOrigin.CLIENT,
             manager.clock.ms(),
             self._appended(0, partition),
+            guard,
             scheduler=manager.scheduler,
         )
         append.batch = batch

@@ -294,10 +294,11 @@ class ReplicaManager:
         acks: int,
         timeout_ms: int,
         done: Callable[[list[AppendOutcome]], None],
+        guard: Verification | None = None,
     ) -> None:
         """`append` for one small batch of a client that was checked already."""
         request = AppendRequest(self, [(partition, batch.data)], acks, timeout_ms, done)
-        request.start_checked(partition, batch)
+        request.start_checked(partition, batch, guard)
 
     def append_own(
         self,

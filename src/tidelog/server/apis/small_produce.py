@@ -114,9 +114,9 @@ class SmallProduces:
         try:
             result = partition.append_now(batch, now_ms, guard)
         except NotCached:
-            if quotas.is_active:
-                quotas.return_small_produce(channel, size - body_start)
-            return False
+            channel.defer_response()
+            # It is checked and maybe stamped: `produce` would refuse a stamped one.
+            self._append_unread(produce, batch._replace(data=memoryview(bytearray(batch.data))), guard)
         except KafkaError as error:
             channel.defer_response()
             self._answer(produce, b"", 0, error)
@@ -209,8 +209,10 @@ class SmallProduces:
             except Exception:
                 log.exception("%s: the end of a turn of the loop failed", partition.name)
 
-    def _append_unread(self, produce: SmallProduce, batch: CheckedBatch) -> None:
-        """Append a batch of this turn when the disk has been read. Its response waits until then."""
+    def _append_unread(
+        self, produce: SmallProduce, batch: CheckedBatch, guard: Verification | None = None
+    ) -> None:
+        """Append a batch when the disk has been read. Its deferred response waits until then."""
         _, acks, _, hosted, partition, _, timeout_ms = produce
         wait = self._waits.hold(produce)
 
@@ -226,7 +228,9 @@ class SmallProduces:
                 wait.answer = _answer(produce, base_offset, log_append_time, log_start_offset)
             self._waits.ready([wait])
 
-        self._replicas.append_checked(partition, batch, acks=acks, timeout_ms=timeout_ms, done=done)
+        self._replicas.append_checked(
+            partition, batch, acks=acks, timeout_ms=timeout_ms, done=done, guard=guard
+        )
 
     def _refuse(self, produce: SmallProduce, error: Exception) -> None:
         taken, acks, topic, _, partition, _, _ = produce
