@@ -21,6 +21,7 @@ from tidelog.protocol.message import Message
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.storage.append import DuplicateBatch
+from tidelog.storage.disk import RealDisk
 
 VERSION = 9
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
@@ -83,6 +84,25 @@ def test_pipelined_requests_are_answered_in_order_and_fail_together(
         found = ask_at_once(raw, requests(11, 5))
         assert [outcome(answer) for answer in found] == [(0, n) for n in range(11, 16)]
         assert len(client.read_all("t", 0)) == 16
+
+
+def test_a_transaction_that_the_general_path_begins_in_a_topic_that_the_broker_stamps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"log.dirs": str(tmp_path / "data"), "transaction.partition.verification.enable": "false"}
+    failures: list[object] = []
+    with (
+        faulty_broker(monkeypatch, RealDisk(), settings) as broker,
+        Client(broker.address) as client,
+    ):
+        assert client.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"}) == 0
+        bootstrap = "{}:{}".format(*broker.address)
+        writer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "x"})
+        writer.init_transactions(30)
+        writer.begin_transaction()
+        writer.produce("t", b"v", on_delivery=lambda error, _: failures.append(error))
+        writer.commit_transaction(30)
+    assert failures == [None]
 
 
 def test_librdkafka_goes_on_in_its_epoch_when_the_disk_was_full_for_a_moment(

@@ -106,6 +106,15 @@ def test_append_time_is_stamped(twin: SimpleNamespace) -> None:
         assert crc_is_valid(checked.data, 0, read_header(checked.data))
 
 
+def test_a_batch_that_was_stamped_can_be_checked_again(twin: SimpleNamespace) -> None:
+    """The fast path may leave a request to the general one, which checks its bytes again."""
+    rules = ProduceRules(log_append_time=True)
+    data = bytearray(build_batch([record()]))
+    first = check_produced(memoryview(data), rules, NOW + 1)
+    again = check_produced(memoryview(data), rules, NOW + 2)
+    assert [first.max_timestamp, again.max_timestamp] == [NOW + 1, NOW + 2]
+
+
 def test_a_wrong_greatest_timestamp_is_put_right(twin: SimpleNamespace) -> None:
     for codec in (Codec.NONE, Codec.LZ4):
         wrong = with_header(build_batch([record(0), record(1, NOW + 7)], codec=codec), max_timestamp=3)

@@ -72,6 +72,13 @@ def test_a_producer_over_its_quota_is_answered_at_once_and_muted_for_the_throttl
     assert broker.managers.produce.throttled == 0
 
 
+def test_a_producer_over_its_quota_whose_records_the_broker_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_broker = {"log.message.timestamp.type": "LogAppendTime"}
+    with quota_broker(monkeypatch, by_broker) as broker:
+        broker.set_quota(APP, producer_byte_rate=LIMIT)
+        assert produce(broker.connect(), 30_000) > 0
+
+
 @pytest.mark.parametrize("version", [3, 8, 9])
 def test_every_version_has_the_throttle_time(broker: QuotaBroker, version: int) -> None:
     broker.set_quota(APP, producer_byte_rate=LIMIT)

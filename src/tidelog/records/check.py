@@ -104,8 +104,8 @@ def _finish(
     payload: Buffer | None = None
     if found != status.OK:
         payload, greatest = _look_inside(data, header, codec, rules, now_ms)
-    if data.readonly:
-        data = memoryview(bytearray(data))
+    if data.readonly or rules.log_append_time:
+        data = memoryview(bytearray(data))  # a stamped batch would be refused if its request is checked again
     if rules.log_append_time:
         greatest = now_ms
     if rules.target_codec is not None and rules.target_codec is not codec:

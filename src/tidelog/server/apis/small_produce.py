@@ -115,7 +115,7 @@ class SmallProduces:
             result = partition.append_now(batch, now_ms, guard)
         except NotCached:
             channel.defer_response()
-            # It is checked and maybe stamped: `produce` would refuse a stamped one.
+            # A copy: the frame is only valid until this returns.
             self._append_unread(produce, batch._replace(data=memoryview(bytearray(batch.data))), guard)
         except KafkaError as error:
             channel.defer_response()
