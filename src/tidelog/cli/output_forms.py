@@ -18,8 +18,8 @@ from tidelog.cli.terminal import visible
 Row = dict[str, object]
 
 # Words of YAML 1.1 and 1.2 that a plain string would be read as.
-NOT_PLAIN = re.compile(r"(?i)^(?:null|true|false|yes|no|on|off|y|n)$")
-PLAIN = re.compile(r"^[A-Za-z_/][A-Za-z0-9_/.+:@-]*$")
+NOT_PLAIN = re.compile(r"(?i)(?:null|true|false|yes|no|on|off|y|n)")
+PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.+:@-]*")
 
 
 def write_form(value: object, form: str) -> str:
@@ -145,7 +145,7 @@ def yaml_lines(value: object, depth: int = 0) -> list[str]:
 
 
 def scalar(value: object) -> str:
-    if isinstance(value, str) and PLAIN.match(value) and not NOT_PLAIN.match(value) and ": " not in value:
+    if isinstance(value, str) and PLAIN.fullmatch(value) and not NOT_PLAIN.fullmatch(value):
         return value if not value.endswith(":") else f'"{value}"'
     if isinstance(value, str):
         # JSON writes a character beyond 16 bits as two, which YAML does not put together again.
