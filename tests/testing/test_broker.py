@@ -187,6 +187,7 @@ def forked() -> Iterator[None]:
         os.waitpid(child, 0)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # Python 3.12 and newer
 def test_it_stops_and_starts_while_a_forked_process_lives() -> None:
     with Broker() as broker, socket.create_connection((broker.host, broker.port), 30) as connection:
         ask_for_versions(connection)
