@@ -73,12 +73,13 @@ def make_certificate(
     hosts: tuple[str, ...] = ("localhost",),
     rsa_key: bool = False,
     expired: bool = False,
+    key_identifiers: bool = True,
 ) -> Signed:
     """A certificate for hosts and 127.0.0.1; without hosts it has no alternative names."""
     key: PrivateKey = (
         rsa.generate_private_key(65537, 2048) if rsa_key else ec.generate_private_key(ec.SECP256R1())
     )
-    builder = _builder(name, key, authority, expired=expired)
+    builder = _builder(name, key, authority, expired=expired, key_identifiers=key_identifiers)
     if hosts:
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         if "localhost" in hosts:
@@ -98,13 +99,18 @@ def _name(name: str) -> x509.Name:
 
 
 def _builder(
-    name: str, key: PrivateKey, authority: Signed | None, *, expired: bool = False
+    name: str,
+    key: PrivateKey,
+    authority: Signed | None,
+    *,
+    expired: bool = False,
+    key_identifiers: bool = True,
 ) -> x509.CertificateBuilder:
-    """A certificate with the key identifiers that Python 3.13 and later ask for by default."""
+    """A certificate, usually with the key identifiers that Python 3.13 and later ask for by default."""
     now = datetime.datetime.now(datetime.UTC)
     issuer = _name(name) if authority is None else authority.certificate.subject
     issuer_key = (key if authority is None else authority.key).public_key()
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(_name(name))
         .issuer_name(issuer)
@@ -112,9 +118,12 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(minutes=-1 if expired else 2 * 24 * 60))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
     )
+    if not key_identifiers:
+        return builder
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    of_the_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
+    return builder.add_extension(own, critical=False).add_extension(of_the_issuer, critical=False)
 
 
 def _signed(builder: x509.CertificateBuilder, key: PrivateKey, authority: Signed | None) -> x509.Certificate:

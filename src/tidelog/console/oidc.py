@@ -24,6 +24,7 @@ from tidelog.console.sessions import Identity
 from tidelog.security.jwks import MAX_BYTES, Jwks
 from tidelog.security.jwt_validator import ClaimRules, JwtValidator
 from tidelog.security.sasl.oauthbearer import InvalidToken
+from tidelog.security.tls import https_context
 
 SECONDS: Final = 10.0
 ATTEMPT_SECONDS: Final = 600.0
@@ -269,8 +270,9 @@ def _ask(url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]) -
 
     data = None if form is None else urlencode(form).encode()
     request = urllib.request.Request(url, data, {"Accept": "application/json", **headers})
+    https = urllib.request.HTTPSHandler(context=https_context())
     try:
-        with urllib.request.build_opener(NoRedirect).open(request, timeout=SECONDS) as answer:
+        with urllib.request.build_opener(NoRedirect, https).open(request, timeout=SECONDS) as answer:
             body = answer.read(MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
         if form is not None and error.code in (400, 401, 403):

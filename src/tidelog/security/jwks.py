@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 from tidelog.security.sasl.oauthbearer import InvalidToken
+from tidelog.security.tls import https_context
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -55,7 +56,8 @@ def fetch(url: str) -> bytes:
         def redirect_request(self, *_: object) -> None:
             return None
 
-    opener = urllib.request.build_opener(NoRedirect)
+    https = urllib.request.HTTPSHandler(context=https_context())
+    opener = urllib.request.build_opener(NoRedirect, https)
     try:
         with opener.open(url, timeout=FETCH_SECONDS) as answer:
             found: bytes = answer.read(MAX_BYTES + 1)

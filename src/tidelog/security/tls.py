@@ -148,6 +148,15 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def https_context() -> ssl.SSLContext:
+    """The context of a request to an HTTPS server. It trusts the system's certificates.
+
+    The default context of Python 3.13 and later refuses a certificate without key identifiers; this one takes
+    it on every Python, as connections to brokers do.
+    """
+    return client_context(TlsSettings())
+
+
 def enabled_versions(settings: TlsSettings) -> list[str]:
     """The versions of TLS that the settings allow. Raises ConfigError if they allow no secure version."""
     name = settings.name("enabled.protocols")

@@ -22,6 +22,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from tidelog import __version__
 from tidelog.errors import error_name
 from tidelog.network.request import Request
+from tidelog.security.tls import https_context
 
 log = logging.getLogger("tidelog.server.tracing")
 
@@ -93,7 +94,7 @@ class OtlpJsonExporter(SpanExporter):
             self._endpoint, json.dumps(_otlp(spans)).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=SEND_SECONDS):
+            with urllib.request.urlopen(request, timeout=SEND_SECONDS, context=https_context()):
                 return SpanExportResult.SUCCESS
         except (OSError, ValueError) as error:
             log.warning("%d spans are lost: %s does not take them: %s", len(spans), self._endpoint, error)

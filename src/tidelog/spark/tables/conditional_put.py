@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import ssl
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,9 +49,11 @@ class S3Place:
     def _request(self, method: str, path: str, headers: Mapping[str, str]) -> int:
         """The status of one request with an empty body."""
         parts = urlsplit(self.endpoint)
-        secure = parts.scheme == "https"
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = kind(parts.netloc, timeout=SECONDS)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=SECONDS)
+        if parts.scheme == "https":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # takes the same certificates on every Python
+            context.load_default_certs()
+            connection = http.client.HTTPSConnection(parts.netloc, timeout=SECONDS, context=context)
         try:
             path = quote(f"{parts.path.rstrip('/')}{path}")
             signed = self._signed(method, path, {"host": parts.netloc, **headers}, datetime.now(UTC))
