@@ -368,6 +368,16 @@ def test_a_partition_of_an_offline_folder_is_a_storage_error(broker: Controlled)
     assert broker.lead("u", is_new=True) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+def test_a_replica_that_may_be_in_an_offline_folder_is_not_deleted(broker: Controlled) -> None:
+    """Its log comes back with the folder: a topic that was forgotten by then would leave it there."""
+    broker.logs.log_dirs.failed(next(iter(broker.logs.log_dirs)), OSError(5, "broken"))
+    assert broker.lead(leader_epoch=1, is_new=False) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.stop() == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.stop(leader_epoch=1, delete=False) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.replicas.find_partition("t", 0) is not None
+    assert broker.stop("unknown") == NONE
+
+
 class UnsyncedDisk(RealDisk):
     """A disk that cannot sync a folder once the test says so."""
 

@@ -319,9 +319,9 @@ class ReplicaStates:
     # -- stopping
 
     async def _stop(self, key: PartitionKey, wanted: StopReplicaRequest.StopReplicaPartitionState) -> None:
-        if key in self._logs.failed and self._logs.log_dirs.offline:
-            raise KafkaStorageError(self._logs.failed[key])
         partition = self._replicas.find_partition(*key)
+        if (partition is not None or key in self._logs.failed) and self._logs.may_be_offline(key):
+            raise KafkaStorageError(self._logs.why_offline(key))
         check_stop_replica(partition, wanted.leader_epoch)
         self._stop_fetching([key])
         if wanted.delete_partition:

@@ -140,6 +140,8 @@ class Invariants:
             return
         for partition in server.replicas.partitions():
             key, epoch = (partition.topic, partition.index), partition.leader_epoch
+            if partition.log is None:
+                continue  # never led or followed: its log could not be opened or made
             known = self._seen.get((process, key))
             if known == epoch:
                 continue

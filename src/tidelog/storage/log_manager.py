@@ -194,12 +194,8 @@ class LogManager(LogListener):
         if log is None:
             if key in self.failed:
                 raise KafkaStorageError(f"{topic}-{partition} could not be loaded: {self.failed[key]}")
-            offline = [log_dir.path for log_dir in self.log_dirs.offline]
-            if offline and not is_new and key not in self.creator.lacking_room:
-                raise KafkaStorageError(
-                    f"the log of {topic}-{partition} is in no online log folder; "
-                    f"it may be in an offline one: {', '.join(offline)}"
-                )
+            if not is_new and self.may_be_offline(key):
+                raise KafkaStorageError(self.why_offline(key))
             return self.creator.create(WantedLog(topic, partition, topic_id, config or self.defaults))
         if topic_id is not None and log.topic_id != topic_id:
             if log.topic_id is not None:
@@ -210,6 +206,19 @@ class LogManager(LogListener):
         if config is not None:
             log.update_config(config)
         return log
+
+    def may_be_offline(self, key: PartitionKey) -> bool:
+        """Whether the log of a partition that is not new may be in an offline log folder."""
+        return bool(self.log_dirs.offline) and key not in self.logs and key not in self.creator.lacking_room
+
+    def why_offline(self, key: PartitionKey) -> str:
+        """What to say about a log that `may_be_offline`."""
+        if key in self.failed:
+            return self.failed[key]
+        offline = ", ".join(log_dir.path for log_dir in self.log_dirs.offline)
+        return (
+            f"the log of {key[0]}-{key[1]} is in no online log folder; it may be in an offline one: {offline}"
+        )
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition's log at once, and its files after file.delete.delay.ms.
