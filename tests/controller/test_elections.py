@@ -88,6 +88,58 @@ def test_an_expired_session_ends_the_term_and_the_broker_registers_again() -> No
     simulated(story())
 
 
+def test_a_broker_registers_again_although_an_event_of_its_old_session_never_ends() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            node = await cluster.controller()
+            node.controller._put("Endless", asyncio.get_running_loop().create_future)
+            cluster.zookeeper.expire(node.client)
+            await cluster.until(lambda: len(node.registrations) > 1, "a new registration")
+
+    simulated(story())
+
+
+def test_an_attempt_to_be_elected_does_not_replace_the_attempt_to_register() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            node = await cluster.controller()
+            register = node.controller._register_broker
+
+            async def fail() -> None:
+                node.controller._register_broker = register
+                node.controller._later(0.5, "Reelect", node.controller._reelect)
+                asyncio.get_running_loop().call_later(
+                    0.2, node.controller._later, 0.5, "Reelect", node.controller._reelect
+                )
+                raise TimeoutError
+
+            node.controller._register_broker = fail
+            cluster.zookeeper.expire(node.client)
+            await cluster.until(lambda: len(node.registrations) > 1, "a new registration")
+
+    simulated(story())
+
+
+def test_an_election_that_fails_for_an_unknown_reason_is_tried_again() -> None:
+    async def story() -> None:
+        async with Cluster(1) as cluster:
+            node = await cluster.controller()
+            read_controller = node.store.read_controller
+            failures: list[object] = []
+
+            async def fail(watch: object = None) -> None:
+                failures.append(watch)
+                raise RuntimeError("a planted fault")
+
+            node.store.read_controller = fail  # type: ignore[method-assign,assignment]
+            cluster.zookeeper.expire(node.client)
+            await cluster.until(lambda: len(failures) >= 3, "attempts")
+            node.store.read_controller = read_controller  # type: ignore[method-assign]
+            assert await cluster.controller() is node
+
+    simulated(story())
+
+
 def test_requests_in_the_queue_of_an_expired_session_end_with_not_controller() -> None:
     """Until somebody is elected nobody raises the epoch: only the cleared queue keeps them from the tree."""
 

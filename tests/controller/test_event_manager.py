@@ -9,6 +9,7 @@ import pytest
 
 from tests.controller.controllers import LoopClock, simulated
 from tidelog.controller.event_manager import (
+    STUCK_SECONDS,
     ControllerEvent,
     ControllerEventManager,
     ControllerState,
@@ -108,6 +109,49 @@ def test_an_expired_session_abandons_what_waits_but_not_what_runs() -> None:
         await rig.events.close()
 
     simulated(story())
+
+
+def test_an_event_that_is_cancelled_by_what_it_waits_for_does_not_end_the_queue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        rig = Rig()
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+
+        async def process() -> None:
+            await gone
+
+        rig.events.put(ControllerEvent(ControllerState.TOPIC_CHANGE, "cancelled", process))
+        rig.events.put(rig.event("next"))
+        await asyncio.sleep(1.0)
+        assert rig.done == ["next"]
+        await rig.events.close()
+
+    simulated(story())
+    assert "the controller's event cancelled was cancelled" in caplog.text
+
+
+def test_an_event_that_does_not_end_after_its_session_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        rig = Rig()
+        rig.events.put(rig.event("endless", 10**9))
+        rig.events.put(rig.event("waiting"))
+        await asyncio.sleep(100.0)
+        assert rig.done == []  # without an expiry an event has all the time that it needs
+        rig.events.clear_and_put(rig.event("expire"))
+        rig.events.put(rig.event("register"))
+        await asyncio.sleep(STUCK_SECONDS - 1.0)
+        assert rig.done == []
+        await asyncio.sleep(2.0)
+        assert rig.done == ["expire", "register"]
+        rig.events.put(rig.event("slow", 3 * STUCK_SECONDS))
+        await rig.idle()
+        assert rig.done[-1] == "slow"
+        await rig.events.close()
+
+    simulated(story())
+    assert "endless goes on 10 s after its session expired" in caplog.text
 
 
 def test_a_call_returns_the_result_or_the_error_of_its_event(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -18,6 +19,7 @@ from tidelog.metadata.async_tree import AsyncTree, ConnectionLost, SessionEvent,
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.tree import NoNode, Operation, TreeError, TreeUnavailable, WatchEvent
 from tidelog.metadata.zookeeper import ZooKeeperSettings
+from tidelog.metadata.zookeeper.connection import Connection, ConnectionListener
 
 T = TypeVar("T")
 SECONDS_6 = ZooKeeperSettings(session_timeout=6.0)
@@ -145,6 +147,63 @@ def test_calls_made_while_the_session_is_lost_end_with_it_and_later_ones_do_not(
         await tree.close()
 
     simulate(story)
+
+
+def test_a_listener_that_fails_keeps_no_event_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(server: SimulatedZooKeeper) -> None:
+        tree = await open_tree(server)
+        events: list[SessionEvent] = []
+
+        def fail(event: SessionEvent) -> None:
+            raise OSError(errno.ENOSPC, "a planted fault")
+
+        tree.listen(fail)
+        tree.listen(events.append)
+        server.expire("client")
+        await eventually_async(lambda: SessionEvent.CONNECTED in events, "a new session")
+        assert SessionEvent.EXPIRED in events
+        await tree.close()
+
+    simulate(story)
+    assert "a listener failed at the event that the session is expired" in caplog.text
+
+
+def test_a_session_survives_an_error_that_nobody_expects(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(server: SimulatedZooKeeper) -> None:
+        tree = await open_tree(server)
+        left = 2
+        opened = server.open
+
+        async def fail(client: str, listener: ConnectionListener) -> Connection:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise RuntimeError("a planted fault")
+            return await opened(client, listener)
+
+        monkeypatch.setattr(server, "open", fail)
+        server.lose_connection("client")
+        await asyncio.wait_for(tree.children("/"), 30.0)
+        assert left < 0
+        await tree.close()
+
+    simulate(story)
+    assert "another one follows" in caplog.text
+
+
+def test_the_log_tells_again_and_again_that_there_is_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(server: SimulatedZooKeeper) -> None:
+        tree = await open_tree(server)
+        server.stop()
+        await asyncio.sleep(45.0)
+        server.start()
+        await tree.close()
+
+    simulate(story)
+    found = [record for record in caplog.records if "there is no connection to ZooKeeper" in record.message]
+    assert 3 <= len(found) <= 4
 
 
 async def _errors(calls: list[asyncio.Future[str]]) -> list[object]:

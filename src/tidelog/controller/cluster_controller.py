@@ -106,7 +106,8 @@ class ClusterController:
         self._idle_context = ControllerContext()
         self._election = ChangeWatch(self._controller_changed)
         self._not_before = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """The next attempts, by the names of their events."""
         self._standby: asyncio.TimerHandle | None = None
 
     @property
@@ -166,7 +167,7 @@ class ClusterController:
 
     async def close(self) -> None:
         """Complete the running event, resign and stop. The session stays open."""
-        for timer in (self._timer, self._standby):
+        for timer in (*self._timers.values(), self._standby):
             if timer is not None:
                 timer.cancel()
         try:
@@ -197,9 +198,9 @@ class ClusterController:
         self._put(name, self._reelect)
 
     def _later(self, seconds: float, name: str, process: Callable[[], Awaitable[None]]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._put, name, process)
+        if name in self._timers:
+            self._timers[name].cancel()
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._put, name, process)
 
     # --- the election
 
@@ -214,7 +215,7 @@ class ClusterController:
         except SessionExpired:
             raise
         except Exception as error:
-            _log.error("broker %d cannot register, trying again: %s", self.broker_id, error)
+            _log.error("broker %d cannot register, trying again: %r", self.broker_id, error)
             self._later(RETRY_SECONDS, "RegisterBrokerAndReelect", self._register_and_reelect)
             return
         await self._reelect()
@@ -233,6 +234,16 @@ class ClusterController:
         await self._reelect()
 
     async def _reelect(self) -> None:
+        """Take part in the election; after an unexpected error again, as no watch may be set."""
+        try:
+            await self._try_to_reelect()
+        except (Fenced, SessionExpired):
+            raise
+        except Exception:
+            _log.exception("broker %d cannot take part in the election, trying again", self.broker_id)
+            self._later(RETRY_SECONDS, "Reelect", self._reelect)
+
+    async def _try_to_reelect(self) -> None:
         try:
             await self._maybe_resign()
             if self.active_controller_id == self.broker_id and self._active is None:

@@ -21,6 +21,9 @@ from tidelog.metrics.registry import Histogram
 
 T = TypeVar("T")
 
+STUCK_SECONDS = 10.0
+"""How long the running event may go on after its session expired: by then ZooKeeper has refused its calls."""
+
 _log = logging.getLogger("tidelog.controller")
 
 
@@ -99,7 +102,7 @@ class ControllerEventManager:
         """The kind of the event that is processed."""
         self._clock = clock
         self._moved = moved
-        self._is_processing = False
+        self._running: ControllerEvent | None = None
         self._queue: deque[ControllerEvent] = deque()
         self._filled = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -111,7 +114,7 @@ class ControllerEventManager:
     @property
     def is_idle(self) -> bool:
         """Whether no event is processed and none waits."""
-        return not self._queue and not self._is_processing
+        return not self._queue and self._running is None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -134,9 +137,24 @@ class ControllerEventManager:
         self._filled.set()
 
     def clear_and_put(self, event: ControllerEvent) -> None:
-        """Abandon the events in the queue, and process this one after the running event."""
+        """Abandon the events in the queue, and process this one after the running event.
+
+        A running event that does not end within STUCK_SECONDS is cancelled: the broker must register again.
+        """
         self._clear()
         self.put(event)
+        if (running := self._running) is not None:
+            asyncio.get_running_loop().call_later(STUCK_SECONDS, self._end_stuck, running)
+
+    def _end_stuck(self, event: ControllerEvent) -> None:
+        if self._running is event and self._task is not None:
+            _log.error(
+                "the controller's event %s goes on %d s after its session expired: it is cancelled at %s",
+                event.name,
+                STUCK_SECONDS,
+                self._task.get_stack(),
+            )
+            self._task.cancel()
 
     async def call(self, state: ControllerState, name: str, process: Callable[[], Awaitable[T]]) -> T:
         """Put an event; return its result or raise its error. EventCleared if it is abandoned or cancelled.
@@ -179,11 +197,17 @@ class ControllerEventManager:
             event = self._queue.popleft()
             began = self._clock.monotonic()
             self.metrics.queue_time.record(round((began - event.queued_at) * 1000))
-            self.state, self._is_processing = event.state, True
+            self.state, self._running = event.state, event
             try:
                 await self._process(event)
+            except asyncio.CancelledError:
+                if (task := self._task) is None:
+                    raise
+                # Not by `close`: something that the event waited for was cancelled. The next events follow.
+                task.uncancel()
+                _log.error("the controller's event %s was cancelled", event.name)
             finally:
-                self.state, self._is_processing = ControllerState.IDLE, False
+                self.state, self._running = ControllerState.IDLE, None
             self.metrics.processed(event.state, self._clock.monotonic() - began)
 
     async def _process(self, event: ControllerEvent) -> None:

@@ -76,6 +76,9 @@ SESSION_MARGIN = 1.5
 ATTEMPT_SECONDS = 1.0
 """How long a broker tries to reach another one of which the controller asks whether it is gone."""
 
+REGISTER_SECONDS = 10.0
+"""How long the answers of ZooKeeper to a registration may take. Then it is logged and begins anew."""
+
 UNREACHABLE_SECONDS = 5.0
 """How long a stop waits for the controller while ZooKeeper is away."""
 
@@ -165,7 +168,7 @@ class ZooKeeperMembership:
             self._store,
             self._control_transport,
             self._dynamic,
-            self._register,
+            self._register_again,
             settings=controller_settings(config),
             channels=ChannelSettings(control, cluster.controller_socket_timeout_ms / 1000),
             inter_broker_listener=listener_of_brokers,
@@ -339,7 +342,7 @@ class ZooKeeperMembership:
         registration = await self._store.register_broker(
             self._broker_id,
             node,
-            wait_seconds=self._cluster.zookeeper_session_timeout_ms / 1000 * SESSION_MARGIN,
+            wait_seconds=self._wait_seconds,
         )
         self._broker_epoch = registration.epoch
         log.info(
@@ -348,6 +351,16 @@ class ZooKeeperMembership:
         if self._has_joined and self._features is not None:
             # A broker may have been replaced by one with other features while this one had no session.
             self._features.brokers_changed()
+
+    @property
+    def _wait_seconds(self) -> float:
+        """How long to wait for the end of a session that has this broker's node."""
+        return self._cluster.zookeeper_session_timeout_ms / 1000 * SESSION_MARGIN
+
+    async def _register_again(self) -> None:
+        """Register in a new session. TimeoutError if ZooKeeper does not answer in time."""
+        async with asyncio.timeout(self._wait_seconds + REGISTER_SECONDS):
+            await self._register()
 
     def _brokers_changed(self) -> None:
         if self._features is not None:

@@ -34,6 +34,9 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 1.0
 SHORT_LIFE = 0.1
 """After a connection that ended sooner, the next attempt waits: the server may refuse what we send."""
 
+UNREACHABLE_SECONDS = 10.0
+"""How often the log tells that there is no connection."""
+
 CLOSE_SECONDS = 2.0
 """How long `close` waits for ZooKeeper. The session expires later if it does not answer."""
 
@@ -124,6 +127,10 @@ class Session:
         else:
             self._queue.append(request)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closing
+
     async def close(self) -> None:
         """End the session. Its ephemeral nodes are deleted, if ZooKeeper can be reached."""
         if self._closing:
@@ -151,21 +158,32 @@ class Session:
     # --- connecting
 
     async def _run(self) -> None:
-        """Keep the session connected until it is closed."""
+        """Keep the session connected until it is closed, whatever fails."""
         while self._state in (_State.CONNECTING, _State.EXPIRED):
-            connection, response = await self._connect()
-            if response.timeout_ms <= 0:
-                connection.abort()
-                self._expire()
-                if self._closing:
+            try:
+                await self._stay_connected()
+                if self._state is _State.EXPIRED and self._closing:
                     return
-                continue
+            except Exception:
+                log.exception("the connection to ZooKeeper failed unexpectedly: another one follows")
+                self._drop("an unexpected error")
+                await asyncio.sleep(LONGEST_BACKOFF)
+
+    async def _stay_connected(self) -> None:
+        """Connect, and return when the connection is lost or the session has expired."""
+        connection, response = await self._connect()
+        if response.timeout_ms > 0:
             self._begin(connection, response)
             await self._lost
+            return
+        connection.abort()
+        self._expire()
 
     async def _connect(self) -> tuple[Connection, ConnectResponse]:
         """Connect to one of the servers, and return the answer to the ConnectRequest."""
         delays = self._delays()
+        began = self._loop.time()
+        tell_at = began + UNREACHABLE_SECONDS
         while True:
             delay = next(delays)
             if delay:
@@ -178,6 +196,11 @@ class Session:
                 reason = "no answer" if isinstance(error, TimeoutError) else str(error)
                 self._last_failure = f"{address[0]}:{address[1]}: {reason}"
                 log.debug("no connection to ZooKeeper at %s", self._last_failure)
+            if (now := self._loop.time()) >= tell_at:
+                tell_at = now + UNREACHABLE_SECONDS
+                log.warning(
+                    "there is no connection to ZooKeeper since %d s: %s", now - began, self._last_failure
+                )
 
     def _delays(self) -> Iterator[float]:
         """Try every server once without a pause, then with growing ones."""
@@ -369,7 +392,10 @@ class Session:
 
     def _notify(self, event: SessionEvent) -> None:
         for listener in tuple(self._listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception:  # the others have to know of it, too
+                log.exception("a listener failed at the event that the session is %s", event.value)
 
 
 def _closed(request: Request) -> TreeUnavailable:

@@ -93,6 +93,11 @@ class ZooKeeperTree:
         return self._session.password
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._session.is_closed
+
+    @property
     def session_timeout(self) -> float:
         """The session time-out in seconds, as ZooKeeper chose it."""
         return self._session.timeout
