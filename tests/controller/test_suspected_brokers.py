@@ -15,6 +15,7 @@ from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest
+from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest
 
 DEMO, ALONE = TopicPartition("demo", 0), TopicPartition("alone", 0)
@@ -87,6 +88,44 @@ def test_a_suspected_broker_does_not_join_the_isr() -> None:
             request = AlterPartitionRequest(broker_id=3, broker_epoch=context.broker_epoch(3), topics=[topic])
             response = await node.controller.alter_partition(request, 3)
             assert response.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
+
+    simulated(story())
+
+
+def follows(received: list[Message], partition: TopicPartition) -> bool:
+    """Whether a broker with these requests fetches the partition: a state that is not newer is refused."""
+    epochs, is_followed = (-1, -1), False
+    for request in received:
+        if isinstance(request, StopReplicaRequest):
+            for stopped in request.topic_states:
+                indexes = [each.partition_index for each in stopped.partition_states]
+                is_followed &= stopped.topic_name != partition.topic or partition.partition not in indexes
+        elif isinstance(request, LeaderAndIsrRequest):
+            for topic in request.topic_states:
+                for wanted in topic.partition_states:
+                    newer = (wanted.leader_epoch, wanted.partition_epoch)
+                    if (topic.topic_name, wanted.partition_index) == partition and newer > epochs:
+                        epochs, is_followed = newer, True
+    return is_followed
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["in-sync", "out-of-sync"])
+def test_a_suspected_broker_that_answers_again_fetches_what_it_follows(times: int) -> None:
+    """The second time it has not joined the ISR again: its partitions have the states that it knows."""
+
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster)
+            context, broker = node.controller.context, cluster.nodes[1].broker
+            for _ in range(times):
+                broker.is_up = False
+                await cluster.until(lambda: context.suspected_broker_ids, "a suspicion")
+                await cluster.until(lambda: 1 not in state(node).isr, "a smaller ISR")
+                await asyncio.sleep(1)
+                broker.is_up = True
+                await cluster.until(lambda: not context.suspected_broker_ids, "its return")
+                await cluster.settle()
+                assert follows(broker.received, DEMO)
 
     simulated(story())
 

@@ -24,6 +24,7 @@ from tidelog.controller import partition_state_machine
 from tidelog.controller.broker_changes import BrokerChanges
 from tidelog.controller.cluster_controller import ClusterController
 from tidelog.controller.partition_changes import PartitionChanges
+from tidelog.controller.suspected_brokers import SuspectedBrokers
 from tidelog.controller.watches import ChangeWatch
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.offsets import Offsets
@@ -262,6 +263,14 @@ def logs_in_broken_folders_are_made_anew(patch: Patch) -> None:
     gets = patch.set(LogManager, "get_or_create", get)
 
 
+def suspicions_stay(patch: Patch) -> None:
+    """A suspected broker that answers again does not come back."""
+
+    async def clear(self: SuspectedBrokers, broker_id: int) -> None: ...
+
+    patch.set(SuspectedBrokers, "_clear", clear)
+
+
 # -- replication -------------------------------------------------------------------------------------
 
 
@@ -421,6 +430,7 @@ PLANTED: dict[str, Plant] = {
         Plant(loops_wait_for_disks, replicas=3),
         Plant(consumers_read_to_the_log_end, replicas=3),
         Plant(appends_land_under_the_next_epoch, 3, 40, seed=7, replicas=3),
+        Plant(suspicions_stay, replicas=3),
         Plant(broken_folders_are_not_reported, replicas=3, fails_folders=True, seconds=2),
         Plant(logs_in_broken_folders_are_made_anew, 3, 40, replicas=3, fails_folders=True, seconds=2),
     ]

@@ -195,7 +195,7 @@ class BrokerChanges:
                 f"the epoch of broker {broker_id} is {broker.epoch}."
             )
         context.begin_shutdown(broker_id)
-        await self.move_leaders(broker_id)
+        await self.move_leaders(broker_id, stops=True)
         remaining = [
             partition
             for partition in context.partitions_with_leader_on(broker_id)
@@ -204,8 +204,12 @@ class BrokerChanges:
         _log.info("broker %d shuts down; it still leads %d partitions", broker_id, len(remaining))
         return remaining if context.live_broker_ids else []
 
-    async def move_leaders(self, broker_id: int) -> None:
-        """Move leaderships to in-sync replicas on other brokers, and take the broker out of the ISRs."""
+    async def move_leaders(self, broker_id: int, *, stops: bool) -> None:
+        """Move leaderships to in-sync replicas on other brokers, and take the broker out of the ISRs.
+
+        A broker that `stops` stops all its replicas. Another one may answer again, and go on with those that
+        were not in sync: their states do not change, and it would refuse to resume with what it knows.
+        """
         context = self._context
         led: list[TopicPartition] = []
         followed: list[TopicPartition] = []
@@ -217,7 +221,10 @@ class BrokerChanges:
                 or context.is_topic_queued_for_deletion(partition.topic)
             ):
                 continue
-            (led if state.leader == broker_id else followed).append(partition)
+            if state.leader == broker_id:
+                led.append(partition)
+            elif stops or broker_id in state.isr:
+                followed.append(partition)
         await self._term.partitions.handle_state_changes(
             led, PartitionStatus.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
         )

@@ -152,7 +152,7 @@ class SuspectedBrokers:
             return  # it is back, and no later answer would end the suspicion
         _log.warning("broker %d refuses connections: its leaderships move to others", broker_id)
         self._context.begin_suspicion(broker_id)
-        await self._brokers.move_leaders(broker_id)
+        await self._brokers.move_leaders(broker_id, stops=False)
         # Also without partitions: its answer to this says that it is back.
         await self._term.send_update_metadata()
 

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from tidelog.controller.cluster_controller import ClusterController
 from tidelog.metadata.simulated import SimulatedZooKeeper
 from tidelog.server.broker import Broker
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.run import StartFailed
+from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.platform import Metadata, SimPlatform, WorldTimers
 from tidelog.simulation.process import Process
 from tidelog.simulation.world import World
@@ -101,6 +103,20 @@ class SimBroker:
     def offline_log_dirs(self) -> list[str]:
         """The log folders that a running broker does not use any more."""
         return [] if self.server is None else self.server.offline_log_dirs
+
+    @property
+    def _candidate(self) -> ClusterController | None:
+        membership = None if self.server is None else self.server.membership
+        return membership.candidate if isinstance(membership, ZooKeeperMembership) else None
+
+    @property
+    def is_controller(self) -> bool:
+        return self._candidate is not None and self._candidate.is_active
+
+    @property
+    def suspected_broker_ids(self) -> set[int]:
+        """The brokers that this one suspects, as the controller."""
+        return set() if self._candidate is None else self._candidate.context.suspected_broker_ids
 
     # Faults
 

@@ -47,6 +47,8 @@ RECOVERY_SECONDS = 90.0
 CONVERGENCE_SECONDS = 15.0
 FOLDER_SECONDS = 8.0
 """How long it may take until nobody leads in a log folder that broke."""
+SUSPICION_SECONDS = 5.0
+"""How long it may take until the controller suspects a broker that refuses everybody."""
 SMALL_QUEUE_EVERY = 5
 """Of so many seeds one has brokers with a small request queue: clients fill it, and brokers must not wait."""
 
@@ -183,6 +185,9 @@ class Story:
         self._wait(lambda: self.cluster.is_running, "all brokers have started")
         if self.fails_folders:
             self._break_a_folder()
+        if self.replicas > 1:
+            for _ in range(self.rng.randint(1, 2)):
+                self._suspect_a_broker()
         if self.invariants is not None:
             self._converge(self.invariants)
         self._writer_orders.stopping = True
@@ -213,6 +218,30 @@ class Story:
                 self._restart(other)
             if folders := other.offline_log_dirs:
                 self.problems.append(f"{other.name} does not use {folders}, which are whole again")
+
+    def _suspect_a_broker(self) -> None:
+        """Refuse connections to a broker that lives until it is suspected, and let it answer again.
+
+        The second time it may be out of sync, with the states of its partitions that the controller knows.
+        """
+        brokers = self.cluster.brokers
+        self.world.run(SUSPICION_SECONDS, lambda: any(broker.is_controller for broker in brokers))
+        broker = next(broker for broker in reversed(brokers) if not broker.is_controller)
+        hosts = [name for name in sorted(self.world.hosts) if name != broker.host]
+        self.world.history.add("story", f"connections to {broker.name} are refused")
+        for host in hosts:
+            self.world.network.refuse(host, broker.host)
+        broker.reset_connections()
+        self.world.run(SUSPICION_SECONDS, lambda: broker.id in self._suspected())
+        suspected = self._suspected()
+        self.world.history.add("story", f"connections to {broker.name} are accepted, suspected: {suspected}")
+        for host in hosts:
+            self.world.network.accept(host, broker.host)
+        self.world.run(SUSPICION_SECONDS, lambda: broker.id not in self._suspected())
+
+    def _suspected(self) -> list[int]:
+        """The brokers that a controller suspects."""
+        return sorted({found for broker in self.cluster.brokers for found in broker.suspected_broker_ids})
 
     def _check_broken_replicas(self, when: str) -> None:
         if self.invariants is not None:
