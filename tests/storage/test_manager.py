@@ -442,9 +442,11 @@ def test_a_log_that_cannot_be_read_is_not_served_and_the_others_are() -> None:
     assert broker.disk.size("/data/old-0/00000000000000000000.log") == len(old_message), "nothing was cut"
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE])
 def test_a_folder_that_fails_while_its_logs_are_loaded_serves_none_of_them(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    """Also if its disk is full: nothing would open the log once there is room."""
     broker = Broker("/1", "/2")
     manager = broker.start()
     for partition in range(4):
@@ -455,7 +457,7 @@ def test_a_folder_that_fails_while_its_logs_are_loaded_serves_none_of_them(
 
     def fails_once(topic: str, partition: int, *arguments: object, **more: object) -> Log:
         if (topic, partition) == first:
-            raise OSError(errno.EIO, "broken")
+            raise OSError(number, "broken")
         return original(topic, partition, *arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Log, "open", fails_once)

@@ -77,7 +77,7 @@ class Nemesis:
         self._repairs = 0
         if fills_disks_of is not None:
             self._full_for = f"{LOG_DIR}/{fills_disks_of}-"
-            self._faults.append((6, self._fill_disk))
+            self._faults += [(6, self._fill_disk), (3, self._fill_whole_disk)]
         if fails_folders:
             self._faults.append((5, self._fail_folder))
 
@@ -225,6 +225,26 @@ class Nemesis:
             self._note(f"the disk of {broker.name} has room again")
 
         self._later(*self.rng.choice([(0.001, 0.1), (0.1, 3.0)]), repair)
+
+    def _fill_whole_disk(self, broker: SimBroker) -> None:
+        """No file of the broker grows, and none is made. Often its session expires meanwhile."""
+        host = self.world.host(broker.host)
+        host.disk.faults.add(Fault(errno.ENOSPC, ("create", "write"), folder=f"{LOG_DIR}/"))
+        self._note(f"the disk of {broker.name} is full, for every file")
+        self._disturbed()
+        if self.cluster.zookeeper is not None and self.rng.random() < 0.7:
+            self.world.after(self.rng.uniform(0.0, 1.0), lambda: self._expire_if_on(broker))
+
+        def repair() -> None:
+            host.disk.faults.clear(f"{LOG_DIR}/")
+            self._note(f"the disk of {broker.name} has room again, for every file")
+
+        self._later(0.2, 5.0, repair)
+
+    def _expire_if_on(self, broker: SimBroker) -> None:
+        if not self.is_over:
+            self._note(f"the ZooKeeper session of {broker.name} expires")
+            self._zookeeper.expire(broker.host)
 
     def _fail_folder(self, broker: SimBroker) -> None:
         """A broker leaves a folder that broke alone until its next start, also when it is whole again."""

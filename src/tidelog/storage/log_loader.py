@@ -139,8 +139,9 @@ class LogLoader:
                 high_watermark=one.high_watermark,
             )
         except OSError as error:
+            # Also if the disk is only full: no one opens the log again before the next start.
             result.failed[one.key] = str(error)
-            self._log_dirs.failed(one.log_dir, error)
+            self._log_dirs.take_offline(one.log_dir, error)
         except KafkaError as error:
             result.failed[one.key] = str(error)
             logger.error("partition %s is not served: %s", one.name, error)
