@@ -20,6 +20,7 @@ from tests.cluster.controlled import (
 )
 from tests.cluster.world import SELF, HeldWorker, stored, want
 from tests.storage.helpers import batch
+from tidelog.cluster.replica_states import ROOM_SECONDS
 from tidelog.cluster.topic_overrides import TopicOverrides
 from tidelog.errors import (
     ErrorCode,
@@ -376,6 +377,33 @@ def test_a_replica_that_may_be_in_an_offline_folder_is_not_deleted(broker: Contr
     assert broker.stop(leader_epoch=1, delete=False) == ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.replicas.find_partition("t", 0) is not None
     assert broker.stop("unknown") == NONE
+
+
+class FullDisk(RealDisk):
+    """A disk without room for another folder while the test says so."""
+
+    is_full = False
+
+    def make_dir(self, path: str) -> None:
+        if self.is_full:
+            raise OSError(28, "no space")
+        super().make_dir(path)
+
+
+def test_the_controller_is_asked_again_while_logs_lack_room(tmp_path: Path) -> None:
+    disk = FullDisk()
+    broker = Controlled(tmp_path / "log", disk=disk)
+    asked: list[str] = []
+    broker.states.on_lacking_room = lambda: asked.append("again")
+    disk.is_full = True
+    assert broker.lead() == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.advance(3 * ROOM_SECONDS)
+    assert len(asked) == 3
+    disk.is_full = False
+    assert broker.lead(is_new=False) == NONE
+    broker.advance(3 * ROOM_SECONDS)
+    assert len(asked) == 3
+    broker.close()
 
 
 class UnsyncedDisk(RealDisk):

@@ -510,3 +510,31 @@ def test_an_answer_about_a_deleted_topic_does_not_count_for_the_next_one_of_that
             assert state_of(controller).leader == 1
 
     simulated(story())
+
+
+def test_a_replica_that_finds_room_leads_again_and_is_deleted() -> None:
+    """Its log could not be created: the broker asks for its states again when there may be room."""
+
+    async def story() -> None:
+        async with Cluster(9) as cluster:
+            controller = await cluster.controller()
+            await cluster.start(2)
+            await cluster.settle()
+            broker, store = cluster.nodes[2].broker, cluster.nodes[2].store
+            topics = {TopicPartition(name, 0) for name in ("stays", "goes")}
+            broker.failed_dir = set(topics)
+            context = controller.controller.context
+            await controller.controller.create_topics(
+                [NewTopic(name, assignments=[(0, [2])]) for name, _ in sorted(topics)], timeout=5.0
+            )
+            await cluster.settle()
+            assert {context.partitions[partition].leader for partition in topics} == {-1}
+            await controller.controller.delete_topics([TopicToDelete("goes")], timeout=5.0)
+            await cluster.settle()
+            assert "goes" in context.topics
+            broker.failed_dir.clear()
+            await store.write_log_dir_event(2)
+            await cluster.until(lambda: "goes" not in context.topics, "the deletion")
+            assert context.partitions["stays", 0].leader == 2
+
+    simulated(story())

@@ -43,6 +43,9 @@ log = logging.getLogger("tidelog.cluster")
 SECONDS_A_TURN: Final = 0.005
 """How long the changes of a request may keep the loop from other requests at a time."""
 
+ROOM_SECONDS: Final = 5.0
+"""When the controller is asked again for the states of partitions whose logs had no room."""
+
 NO_EPOCH: Final = -1
 """The leader epoch of a StopReplica that is not fenced."""
 
@@ -118,12 +121,15 @@ class ReplicaStates:
         self._clock = replicas.clock
         self._turn_ends = 0.0
         self._lock = asyncio.Lock()
+        self._waits_for_room = False
         self.controller_epoch = 0
         """The highest epoch of a controller so far."""
         self.fetchers: ReplicaFetcherManager | None = None
         """Fetch the partitions that other brokers lead."""
         self.on_hosted: Callable[[Partition], None] | None = None
         """Called for each partition that this broker leads or follows from now on."""
+        self.on_lacking_room: Callable[[], None] | None = None
+        """Called every few seconds while logs lack room: the controller has to send its states again."""
 
     # -- requests
 
@@ -140,6 +146,7 @@ class ReplicaStates:
             changes = await self._accepted(request, outcomes)
             self._stop_fetching(change.key for change in changes if self._has_new_leader(change))
             await self._make_logs(changes)
+            self._wait_for_room()
             followed: list[Partition] = []
             for change in changes:
                 outcomes[change.key] = await self._outcome(change.key, self._apply(change, followed))
@@ -269,6 +276,17 @@ class ReplicaStates:
 
         self._logs.creator.create_later(wanted, done, is_new=is_new)
         await made
+
+    def _wait_for_room(self) -> None:
+        if self._logs.creator.lacking_room and not self._waits_for_room:
+            self._waits_for_room = True
+            self._replicas.scheduler.schedule(ROOM_SECONDS, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._waits_for_room = False
+        if self._logs.creator.lacking_room and self.on_lacking_room is not None:
+            self.on_lacking_room()
+        self._wait_for_room()
 
     def _has_new_leader(self, change: PartitionChange) -> bool:
         partition = self._replicas.find_partition(*change.key)

@@ -266,9 +266,15 @@ class BrokerChanges:
                 offline.append(partition)
             elif code == ErrorCode.NONE:
                 online.append(partition)
+        known = self._context.offline_replicas_of_broker.get(event.broker_id, set())
+        back = [partition for partition in online if partition in known]
         newly = self._context.update_offline_replicas(event.broker_id, offline=offline, online=online)
         if newly:
             _log.info("replicas in failed log folders of broker %d: %s", event.broker_id, newly)
             await self._term.take_replicas_offline(
                 [PartitionAndReplica(*partition, event.broker_id) for partition in newly]
             )
+        if back:
+            _log.info("replicas of broker %d are back: %s", event.broker_id, back)
+            await self._term.partitions.trigger_online_state_change()
+            await self._term.deletion.resume_for_topics({partition.topic: None for partition in back})

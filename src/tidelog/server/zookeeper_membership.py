@@ -31,7 +31,7 @@ from tidelog.metadata.cluster_store import ClusterStore, KRaftController
 from tidelog.metadata.nodes import BrokerNode
 from tidelog.metadata.paths import decode_name
 from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
-from tidelog.metadata.tree import NodeExists
+from tidelog.metadata.tree import NodeExists, TreeUnavailable
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -116,6 +116,7 @@ class ZooKeeperMembership:
         self._following: FollowerReplication | None = None
         self._services: ClusterServices | None = None
         self._has_joined = False
+        self._questions: set[asyncio.Task[None]] = set()
         self._is_connected = True  # to ZooKeeper
         self._hand_over_limit: asyncio.Timeout | None = None
         self._guardian: SessionGuardian | None = None
@@ -286,6 +287,7 @@ class ZooKeeperMembership:
             lambda: self._broker_epoch,
         )
         states.fetchers = self._following.fetchers
+        states.on_lacking_room = self._lacks_room
         FetcherMetrics(services.metrics.registry, self._following.fetchers)
         self._replication = LeaderReplication(
             services, self._cluster, self._make_channel(), lambda: self._broker_epoch
@@ -416,6 +418,19 @@ class ZooKeeperMembership:
     async def tell_controller(self, partitions: Sequence[PartitionKey]) -> None:
         await self._store.write_log_dir_event(self._broker_id)
 
+    def _lacks_room(self) -> None:
+        """Ask the controller for the states of all partitions, as after the failure of a log folder."""
+        task = asyncio.get_running_loop().create_task(self._ask_for_states())
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
+
+    async def _ask_for_states(self) -> None:
+        try:
+            await self.tell_controller(())
+        except TreeUnavailable as error:
+            # After its registration in the next session a broker gets all states.
+            log.info("the controller is not asked for the partitions without room: %s", error)
+
     # --- stop
 
     def _session_changed(self, event: SessionEvent) -> None:
@@ -479,6 +494,8 @@ class ZooKeeperMembership:
             self._following.disconnect()
 
     async def resign(self) -> None:
+        for question in self._questions:
+            question.cancel()
         if self._replication is not None:
             await self._replication.close()
         if self._following is not None:
