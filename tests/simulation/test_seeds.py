@@ -37,6 +37,12 @@ def test_idempotent_producers_write_once_while_disks_are_full_at_times() -> None
     assert not failed, "\n".join(f"{command(seed, *options)}\n  {failed[seed][0]}" for seed in failed)
 
 
+def test_brokers_register_again_while_their_disks_are_full() -> None:
+    options = ("--replicas", "3", "--seconds", str(REPLICATED_SECONDS), "--fill-whole-disks")
+    failed = run_seeds(f"0-{scale(1, 9)}", *options)
+    assert not failed, "\n".join(f"{command(seed, *options)}\n  {failed[seed][0]}" for seed in failed)
+
+
 def test_leaders_leave_log_folders_that_break_and_come_back_after_a_restart() -> None:
     # In the end of each run one more folder breaks, so that a short one is enough for every day.
     options = ("--brokers", "3", "--replicas", "3", "--seconds", str(scale(2, 20)), "--fail-folders")

@@ -59,6 +59,11 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
         "--fill-disks", action="store_true", help="let brokers have no room for some records at times"
     )
     made.add_argument(
+        "--fill-whole-disks",
+        action="store_true",
+        help="let brokers have no room for any file at times, often while their session expires",
+    )
+    made.add_argument(
         "--fail-folders",
         action="store_true",
         help="let one of the two log folders of a broker break at times",
@@ -92,6 +97,7 @@ def run(seed: int, options: argparse.Namespace) -> Outcome:
         level,
         options.replicas,
         fills_disks=options.fill_disks,
+        fills_whole_disks=options.fill_whole_disks,
         fails_folders=options.fail_folders,
     ).run()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Final
 
-from tidelog.controller.cluster_controller import ClusterController
+from tidelog.metadata.paths import CONTROLLER
 from tidelog.metadata.simulated import SimulatedZooKeeper
 from tidelog.server.broker import Broker
 from tidelog.server.config.broker import BrokerConfig
@@ -105,18 +106,11 @@ class SimBroker:
         return [] if self.server is None else self.server.offline_log_dirs
 
     @property
-    def _candidate(self) -> ClusterController | None:
-        membership = None if self.server is None else self.server.membership
-        return membership.candidate if isinstance(membership, ZooKeeperMembership) else None
-
-    @property
-    def is_controller(self) -> bool:
-        return self._candidate is not None and self._candidate.is_active
-
-    @property
     def suspected_broker_ids(self) -> set[int]:
         """The brokers that this one suspects, as the controller."""
-        return set() if self._candidate is None else self._candidate.context.suspected_broker_ids
+        membership = None if self.server is None else self.server.membership
+        candidate = membership.candidate if isinstance(membership, ZooKeeperMembership) else None
+        return set() if candidate is None else candidate.context.suspected_broker_ids
 
     # Faults
 
@@ -180,6 +174,14 @@ class SimCluster:
     @property
     def is_running(self) -> bool:
         return all(broker.is_running for broker in self.brokers)
+
+    @property
+    def controller(self) -> SimBroker | None:
+        """The broker that the tree names as the controller."""
+        if self.zookeeper is None or CONTROLLER not in self.zookeeper.tree.nodes:
+            return None
+        broker_id = json.loads(self.zookeeper.tree.get(CONTROLLER)[0])["brokerid"]
+        return next(broker for broker in self.brokers if broker.id == broker_id)
 
     def start(self) -> None:
         for broker in self.brokers:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import random
 from collections.abc import Callable, Sequence
 
-from tidelog.metadata.paths import CONTROLLER
 from tidelog.simulation.checks.group_history import BROKER
 from tidelog.simulation.checks.group_history import Line as GroupLine
 from tidelog.simulation.cluster import LOG_DIR, SECOND_LOG_DIR, SimBroker, SimCluster
@@ -33,12 +31,14 @@ class Nemesis:
         clients: Callable[[], Sequence[Process]],
         replication: Replication | None = None,
         fills_disks_of: str | None = None,
+        fills_whole_disks: bool = False,
         fails_folders: bool = False,
     ) -> None:
         """With `replication`, power is also lost while nothing is synced, if the others have all of it.
 
-        `fills_disks_of` names a topic whose records have no room at times. With `fails_folders`, one of the
-        two log folders of a broker breaks at times, and is whole again before a later start.
+        `fills_disks_of` names a topic whose records have no room at times. With `fills_whole_disks`, no file
+        has room at times. With `fails_folders`, one of the two log folders of a broker breaks at times, and
+        is whole again before a later start.
         """
         self.cluster = cluster
         self.world = cluster.world
@@ -77,7 +77,9 @@ class Nemesis:
         self._repairs = 0
         if fills_disks_of is not None:
             self._full_for = f"{LOG_DIR}/{fills_disks_of}-"
-            self._faults += [(6, self._fill_disk), (3, self._fill_whole_disk)]
+            self._faults.append((6, self._fill_disk))
+        if fills_whole_disks:
+            self._faults.append((6, self._fill_whole_disk))
         if fails_folders:
             self._faults.append((5, self._fail_folder))
 
@@ -100,16 +102,10 @@ class Nemesis:
 
     def _victim(self) -> SimBroker:
         """Any broker; often the controller, which has more to lose."""
-        controller = self._controller()
+        controller = self.cluster.controller
         if controller is not None and self.rng.random() < 0.35:
             return controller
         return self.rng.choice(self.cluster.brokers)
-
-    def _controller(self) -> SimBroker | None:
-        if self.cluster.zookeeper is None or CONTROLLER not in self._zookeeper.tree.nodes:
-            return None
-        broker_id = json.loads(self._zookeeper.tree.get(CONTROLLER)[0])["brokerid"]
-        return next(broker for broker in self.cluster.brokers if broker.id == broker_id)
 
     def end(self) -> None:
         """Repair everything that is broken, and break nothing more."""
@@ -323,7 +319,7 @@ class Nemesis:
             self.world.after(self.rng.uniform(0.0, 0.004), self._surprise)
 
     def _surprise(self) -> None:
-        controller = self._controller()
+        controller = self.cluster.controller
         if controller is None or self.is_over or self._has_to_wait():
             return
         if self.rng.random() < 0.5:

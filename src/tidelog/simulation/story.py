@@ -82,14 +82,17 @@ class Story:
         replicas: int = 1,
         *,
         fills_disks: bool = False,
+        fills_whole_disks: bool = False,
         fails_folders: bool = False,
     ) -> None:
         """With `fills_disks`, brokers have no room for the records of the idempotent producer at times.
 
+        With `fills_whole_disks`, brokers have no room for any file at times, often while a session expires.
         With `fails_folders`, each broker has two log folders, of which one breaks at times.
         """
         self.world = world = World(seed, log_level)
         self.fills_disks = fills_disks
+        self.fills_whole_disks = fills_whole_disks
         self.fails_folders = fails_folders
         self.rng = world.fork("story")
         self.keeps_synced_only = self.rng.random() < 0.4
@@ -176,6 +179,7 @@ class Story:
             replication=self.invariants.replication if self.invariants and self.replicas > 1 else None,
             fills_disks_of=TOPIC if self.fills_disks else None,
             fails_folders=self.fails_folders,
+            fills_whole_disks=self.fills_whole_disks,
         )
         if self.invariants is not None:
             self.invariants.on_state_written = nemesis.state_written
@@ -224,9 +228,9 @@ class Story:
 
         The second time it may be out of sync, with the states of its partitions that the controller knows.
         """
-        brokers = self.cluster.brokers
-        self.world.run(SUSPICION_SECONDS, lambda: any(broker.is_controller for broker in brokers))
-        broker = next(broker for broker in reversed(brokers) if not broker.is_controller)
+        self.world.run(SUSPICION_SECONDS, lambda: self.cluster.controller is not None)
+        controller = self.cluster.controller
+        broker = next(broker for broker in reversed(self.cluster.brokers) if broker is not controller)
         hosts = [name for name in sorted(self.world.hosts) if name != broker.host]
         self.world.history.add("story", f"connections to {broker.name} are refused")
         for host in hosts:
