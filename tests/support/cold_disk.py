@@ -78,6 +78,10 @@ class ColdFile(RealFile):
         self.disk.wait_for(self.path, size, position)
         return super().pread(size, position)
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        self.disk.wait_for(self.path, len(buffer), position)
+        return super().pread_into(buffer, position)
+
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
         return None if self.disk.is_cold(self.path, size, position) else super().pread(size, position)
 

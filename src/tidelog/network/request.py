@@ -53,6 +53,9 @@ class FilePart(Protocol):
     def read_range(self, size: int, position: int) -> bytes:
         """These bytes of the file."""
 
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` with the bytes of the file from `position`; returns how many there are."""
+
     def read_cached(self) -> bytes | bytearray | None:
         """The bytes of the range; None unless the page cache has them."""
 

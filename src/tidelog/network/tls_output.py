@@ -8,8 +8,8 @@ from tidelog.network.output import SENDFILE_BYTES, NotCached, Output
 from tidelog.network.request import Part, part_size
 from tidelog.network.tls_transport import CHUNK_BYTES, TlsTransport
 
-GATHERED_BYTES: Final = CHUNK_BYTES
-"""So much is read from files, and joined with the bytes between them, before it is encrypted and sent.
+FILE_BYTES: Final = 64 * 1024
+"""So much is read from files before it is encrypted and sent.
 
 A peer that takes a chunk and then no more makes the next read begin behind that chunk: to read more at a time
 would read it again.
@@ -44,40 +44,51 @@ class TlsOutput(Output):
         return not self._parts
 
     def _gather(self) -> bytes | bytearray | memoryview:
-        """The next bytes to send, up to GATHERED_BYTES. NotCached if the first of them are on the disk."""
-        pieces: list[bytes | bytearray | memoryview] = []
-        room, sent_of_slice = GATHERED_BYTES, self._sent_of_slice
+        """The next bytes to send, up to CHUNK_BYTES. NotCached if the first of them are on the disk.
+
+        A chunk has room for bytes beside FILE_BYTES, so that the head and the tail of a response share the
+        chunks of its file ranges.
+        """
+        first = self._parts[0]
+        if isinstance(first, bytes | bytearray | memoryview) and (
+            len(self._parts) == 1 or len(first) >= CHUNK_BYTES
+        ):
+            return first
+        scratch = self._transport.scratch
+        filled, of_files, sent_of_slice = 0, 0, self._sent_of_slice
         for part in self._parts:
+            room = CHUNK_BYTES - filled
             if isinstance(part, bytes | bytearray | memoryview):
-                if not pieces and len(part) >= room:
-                    return part
-                piece: bytes | bytearray | memoryview = memoryview(part)[:room] if len(part) > room else part
-                is_whole = len(piece) == len(part)
+                left = len(part)
+                size = min(room, left)
+                scratch[filled : filled + size] = part if size == left else memoryview(part)[:size]
             else:
                 left, start = part.size - sent_of_slice, part.position + sent_of_slice
                 sent_of_slice = 0
                 if not left:
                     continue
-                try:
-                    size = min(room, self._cached_size(part, start, min(left, SENDFILE_BYTES)))
-                except NotCached:
-                    if not pieces:
-                        raise
-                    self.missing = None  # the pieces before it go first
+                size = min(room, left, FILE_BYTES - of_files)
+                if not size:
                     break
-                piece = part.read_range(size, start)
-                if not piece:
+                try:
+                    size = min(size, self._cached_size(part, start, min(left, SENDFILE_BYTES)))
+                except NotCached:
+                    if not filled:
+                        raise
+                    self.missing = None  # the bytes before it go first
+                    break
+                size = part.read_into(scratch[filled : filled + size], start)
+                if not size:
                     raise ConnectionAbortedError(
                         f"a file ended {left} bytes before the slice being sent does"
                     )
-                is_whole = len(piece) == left
-                if is_whole:
+                of_files += size
+                if size == left:
                     self._cached_end = 0  # the next range has positions of its own
-            pieces.append(piece)
-            room -= len(piece)
-            if not is_whole or room <= 0:
+            filled += size
+            if size < left or filled == CHUNK_BYTES:
                 break
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return scratch[:filled]
 
     def _advance(self, sent: int) -> None:
         """Forget what was sent, and parts of no bytes."""

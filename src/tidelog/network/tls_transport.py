@@ -17,7 +17,7 @@ from tidelog.network.loop import READ, BrokerLoop
 RAW_BYTES: Final = 128 * 1024
 """One system call receives at most this much. The memory of a connection grows up to it, and stays."""
 
-CHUNK_BYTES: Final = 64 * 1024
+CHUNK_BYTES: Final = 66 * 1024
 """This much is encrypted, then sent. A slow reader keeps at most one such chunk in memory."""
 
 SEND_BYTES: Final = 256 * 1024
@@ -51,6 +51,7 @@ class TlsTransport:
         "_tls",
         "_unsent",
         "_write",
+        "scratch",
     )
 
     def __init__(
@@ -62,7 +63,7 @@ class TlsTransport:
         outgoing: ssl.MemoryBIO,
         raw: memoryview,
     ) -> None:
-        """`raw` is where all connections of a loop receive, each for a moment."""
+        """`raw` is where all connections of a loop receive, and gather what they send, each for a moment."""
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
@@ -70,6 +71,7 @@ class TlsTransport:
         self._incoming = incoming
         self._outgoing = outgoing
         self._raw = raw
+        self.scratch = raw[:CHUNK_BYTES]
         self._read = cast("Callable[[int, memoryview], int]", tls.read)  # with a buffer it returns a count
         self._write = tls.write
         self._unsent: memoryview | None = None  # encrypted bytes that the peer has not taken

@@ -80,6 +80,11 @@ class SimulatedFile:
         self._disk.check("read", self.path)
         return bytes(self._inode.data[position : position + size])
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        data = self.pread(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
     pread_cached = pread
 
     def is_cached(self, size: int, position: int) -> bool:

@@ -40,6 +40,9 @@ class DiskFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer`, and return how many bytes that are; fewer only at the end of the file."""
+
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
         """As `pread`, but None if the read would have to wait for the disk."""
 
@@ -140,6 +143,15 @@ class RealFile:
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        filled = os.preadv(self.fd, (buffer,), position)
+        while 0 < filled < len(buffer):
+            count = os.preadv(self.fd, (buffer[filled:],), position + filled)
+            if not count:
+                break
+            filled += count
+        return filled
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
         data = bytearray(size)

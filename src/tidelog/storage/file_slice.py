@@ -24,6 +24,9 @@ class FileSlice:
     def read_range(self, size: int, position: int) -> bytes:
         return self.handle.pread(size, position)
 
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        return self.handle.pread_into(buffer, position)
+
     def read_cached(self) -> bytes | bytearray | None:
         """The bytes; None if the read would have to wait for the disk."""
         return self.handle.pread_cached(self.size, self.position)
