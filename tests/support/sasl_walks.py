@@ -29,6 +29,7 @@ PLAIN_USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-sec
 SCRAM_USERS = {"carol": "carol-secret", "dave": "dave-secret"}
 ITERATIONS = 4096
 REAUTH_MS = 3000
+TOKEN_SECONDS = 2
 OPEN_SECONDS = 0.1
 MAX_RECEIVE = 20_000
 NONCE = "abcdefghijklmnopqrstuvwx"
@@ -77,6 +78,8 @@ class Walk:
             lifetime = found.get("sessionLifetimeMs")
             if isinstance(lifetime, int) and lifetime > 2 * REAUTH_MS:
                 found["sessionLifetimeMs"] = "long"
+            elif isinstance(lifetime, int) and lifetime not in (0, REAUTH_MS):
+                found["sessionLifetimeMs"] = "what is left of the token"
         if isinstance(found.get("mechanisms"), list):
             found["mechanisms"] = sorted(map(str, found["mechanisms"]))  # type: ignore[arg-type]
         return found
@@ -174,6 +177,11 @@ def fresh(**claims: object) -> str:
     return unsecured_token({"sub": "erin", "iat": now - 1, "exp": now + 3600} | claims)
 
 
+def ending() -> str:
+    """A token that soon expires."""
+    return fresh(exp=time.time() + TOKEN_SECONDS)
+
+
 def _scram(
     walk: Walk, user: str, password: str, gs2: str = "n,,", extension: str = "", **changed: str
 ) -> None:
@@ -204,6 +212,11 @@ def _then(*steps: Callable[[Walk], None]) -> Callable[[Walk], None]:
             step(walk)
 
     return walk_on
+
+
+def _oauth(walk: Walk, token: str) -> None:
+    walk.handshake("OAUTHBEARER")
+    walk.authenticate(oauth(token))
 
 
 def _pause(seconds: float) -> Callable[[Walk], None]:
@@ -376,6 +389,37 @@ WALKS: dict[str, tuple[str, Callable[[Walk], None]]] = {
         _then(
             lambda w: w.handshake("OAUTHBEARER"),
             lambda w: w.authenticate(b"n,,\x01host=x\x01\x01"),
+            Walk.ended,
+        ),
+    ),
+    "oauth, metadata after the end of the token": (
+        ALL,
+        _then(lambda w: _oauth(w, ending()), _pause(TOKEN_SECONDS + 0.2), Walk.metadata),
+    ),
+    "oauth, re-authentication with a new token": (
+        ALL,
+        _then(
+            lambda w: _oauth(w, ending()),
+            lambda w: _oauth(w, fresh()),
+            _pause(TOKEN_SECONDS + 0.2),
+            Walk.metadata,
+        ),
+    ),
+    "oauth, re-authentication after the end of the token": (
+        ALL,
+        _then(
+            lambda w: _oauth(w, ending()),
+            _pause(TOKEN_SECONDS + 0.2),
+            lambda w: _oauth(w, fresh()),
+            Walk.metadata,
+        ),
+    ),
+    "oauth, re-authentication with an expired token": (
+        ALL,
+        _then(
+            lambda w: _oauth(w, fresh()),
+            lambda w: _oauth(w, fresh(exp=time.time() - 1, iat=time.time() - 10)),
+            lambda w: w.authenticate(b"\x01"),
             Walk.ended,
         ),
     ),
