@@ -85,13 +85,13 @@ def test_a_response_of_1_mib_leaves_in_one_turn_of_the_loop() -> None:
     output = TlsOutput(cast(TlsTransport, peer))
     output.add([b"h" * 100, file, b"tail"])  # type: ignore[list-item]
     assert output.send()
-    assert len(peer.chunks) == 16
+    assert len(peer.chunks) == 8
     assert b"".join(peer.chunks) == b"h" * 100 + file_bytes(0, file.size) + b"tail"
     assert file.read == file.size
 
 
 @pytest.mark.parametrize("size", [1, FILE_BYTES - 1, FILE_BYTES, CHUNK_BYTES, CHUNK_BYTES + 1])
-@pytest.mark.parametrize("taken", [5000, FILE_BYTES, CHUNK_BYTES - 1, CHUNK_BYTES])
+@pytest.mark.parametrize("taken", [20_000, FILE_BYTES, CHUNK_BYTES - 1, CHUNK_BYTES])
 def test_bytes_and_files_keep_their_order_however_much_a_peer_takes(size: int, taken: int) -> None:
     class Peer(QuickPeer):
         def send(self, data: bytes | memoryview) -> int:

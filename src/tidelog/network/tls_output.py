@@ -8,14 +8,14 @@ from tidelog.network.output import SENDFILE_BYTES, NotCached, Output
 from tidelog.network.request import Part, part_size
 from tidelog.network.tls_transport import CHUNK_BYTES, TlsTransport
 
-FILE_BYTES: Final = 64 * 1024
+FILE_BYTES: Final = 128 * 1024
 """So much is read from files before it is encrypted and sent.
 
 A peer that takes a chunk and then no more makes the next read begin behind that chunk: to read more at a time
 would read it again.
 """
 
-SENDS_PER_TURN: Final = 16
+SENDS_PER_TURN: Final = 8
 """After this many chunks other channels come first."""
 
 

@@ -14,10 +14,10 @@ from typing import Final, cast
 
 from tidelog.network.loop import READ, BrokerLoop
 
-RAW_BYTES: Final = 128 * 1024
+RAW_BYTES: Final = 130 * 1024
 """One system call receives at most this much. The memory of a connection grows up to it, and stays."""
 
-CHUNK_BYTES: Final = 66 * 1024
+CHUNK_BYTES: Final = 130 * 1024
 """This much is encrypted, then sent. A slow reader keeps at most one such chunk in memory."""
 
 SEND_BYTES: Final = 256 * 1024
