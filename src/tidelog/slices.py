@@ -34,13 +34,23 @@ def mapped(function: Callable[[T], R], items: Iterable[T]) -> Slices[list[R]]:
     return results
 
 
+def _items_per_slice() -> int | None:
+    """How many items end a slice. None on a real loop, where time ends it."""
+    return getattr(asyncio.get_running_loop(), "items_per_slice", None)
+
+
 async def finished(work: Slices[R], slice_ns: int = SLICE_NS) -> R:
     """Do the work in a coroutine; other tasks run between its slices."""
+    items = _items_per_slice()
     while True:
         end = perf_counter_ns() + slice_ns
         try:
-            while perf_counter_ns() < end:
-                next(work)
+            if items is None:
+                while perf_counter_ns() < end:
+                    next(work)
+            else:
+                for _ in range(items):
+                    next(work)
         except StopIteration as done:
             return cast("R", done.value)
         await asyncio.sleep(0)
@@ -98,5 +108,8 @@ class SliceRunner:
 
 def _is_done(work: Slices[None]) -> bool:
     """Do one slice of the work, which raises nothing. True if the work is done."""
+    items = _items_per_slice()
+    if items is not None:
+        return sum(1 for _ in islice(work, items)) < items
     end = perf_counter_ns() + SLICE_NS
     return all(perf_counter_ns() < end for _ in work)

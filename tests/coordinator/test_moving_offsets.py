@@ -12,7 +12,7 @@ from tests.support.scale import scale
 from tidelog.coordinator.group.offsets import Offsets
 from tidelog.coordinator.group.shard import GroupShard
 from tidelog.coordinator.runtime import CoordinatorRuntime
-from tidelog.coordinator.shard import Hosted
+from tidelog.coordinator.shard import HostedShard
 
 
 def play(folder: Path, seed: int) -> OffsetsSchedule:
@@ -46,7 +46,7 @@ def commits_acknowledged_when_written(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = CoordinatorRuntime._replay
 
     def early(
-        self: CoordinatorRuntime[GroupShard], hosted: Hosted[GroupShard], result: object, apply: object
+        self: CoordinatorRuntime[GroupShard], hosted: HostedShard[GroupShard], result: object, apply: object
     ) -> None:
         replay(self, hosted, result, apply)  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def nothing_failed_when_resigning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def old_shard_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that is elected again goes on with what it knew before."""
-    kept: dict[tuple[object, int], Hosted[GroupShard]] = {}
+    kept: dict[tuple[object, int], HostedShard[GroupShard]] = {}
     elected, resigned = CoordinatorRuntime.elected, CoordinatorRuntime.resigned
 
     def stays(self: CoordinatorRuntime[GroupShard], partition: int) -> None:

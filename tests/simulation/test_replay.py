@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from tidelog.simulation.story import Story
+from tidelog.slices import SLICE_NS
 
 
 @pytest.mark.parametrize(("brokers", "replicas"), [(1, 1), (3, 1), (3, 3)])
@@ -16,6 +18,15 @@ def test_the_same_seed_has_the_same_history(brokers: int, replicas: int) -> None
     first, second = (Story(7, brokers, fault_seconds=6, replicas=replicas).run() for _ in range(2))
     assert first.history == second.history
     assert len(first.history) > 200
+
+
+def test_a_slow_machine_replays_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real time decides nothing: here a slice of long work has time for one item."""
+    first = Story(7, 3, fault_seconds=2).run()
+    ticks = itertools.count(0, SLICE_NS // 2)
+    monkeypatch.setattr("tidelog.slices.perf_counter_ns", lambda: next(ticks))
+    second = Story(7, 3, fault_seconds=2).run()
+    assert first.history == second.history
 
 
 def test_different_seeds_have_different_histories() -> None:

@@ -125,6 +125,9 @@ class SimLoop(BrokerLoop):
 
     sends_files = False
 
+    items_per_slice = 20
+    """Long work ends its slices by count: what fits into a moment of real time differs from run to run."""
+
     def __init__(self, process: Process, io_threads: int = 8) -> None:
         self.process = process
         self.is_in_turn = False
