@@ -93,3 +93,24 @@ def test_a_broker_without_a_controller_lets_clients_go_elsewhere() -> None:
         world.run(20.0)
         assert asker.refused
         assert not asker.answers
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_session_that_expires_during_the_start_does_not_end_the_broker(seed: int) -> None:
+    with World(seed).running() as world:
+        cluster = SimCluster(world, 3)
+        cluster.start()
+        assert world.run(30.0, lambda: cluster.is_running)
+        zookeeper = cluster.zookeeper
+        assert zookeeper is not None
+        broker = cluster.brokers[seed]
+        began = False
+        for moment in range(0, 90, 5):
+            broker.kill()
+            world.run(1.0)
+            broker.start()
+            world.run(moment / 1000)
+            began = began or broker.is_running
+            zookeeper.expire(broker.host)
+            assert world.run(30.0, lambda: cluster.is_running), f"after {moment} ms"
+        assert began, "the last moments come after the start"

@@ -133,28 +133,38 @@ class ZooKeeperMembership:
         self._tree = await self._platform.connect_zookeeper(self._cluster, folder)
         self._tree.listen(self._session_changed)
         self._store = ClusterStore(self._tree, self._clock, self._rng)
-        try:
+        found = known_broker_id(self._config, folders)
+
+        async def identify() -> None:
+            nonlocal found
             await self._store.read_controller()
+            await self._store.prepare()
+            self._cluster_id = await self._store.cluster_id(known_cluster_id(folders))
+            if found is None:
+                found = await self._store.generate_broker_id(self._config.reserved_broker_max_id)
+
+        try:
+            await within_one_session(self._tree, identify)
         except KRaftController as error:
             raise StartFailed(str(error)) from error
-        await self._store.prepare()
-        self._cluster_id = await self._store.cluster_id(known_cluster_id(folders))
-        broker_id = known_broker_id(self._config, folders)
-        if broker_id is None:
-            broker_id = await self._store.generate_broker_id(self._config.reserved_broker_max_id)
-        self._broker_id = broker_id
-        return Identity(self._cluster_id, broker_id)
+        assert found is not None
+        self._broker_id = found
+        return Identity(self._cluster_id, found)
 
     async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
         self._metadata = metadata
         self._listener = listener = ConfigChangeListener(self._store)
-        await listener.begin()
-        state = ClusterState(self._cluster_id)
-        state.entity_configs = await self._store.read_entity_configs()
-        for entity_path, configs in state.entity_configs.items():
-            metadata.set_entity_configs(entity_path, configs)
         self._overrides = TopicOverrides(self._store.topic_configs)
-        await self._overrides.load(topics_with_logs(logs))
+        state = ClusterState(self._cluster_id)
+
+        async def load() -> None:
+            await listener.begin()
+            state.entity_configs = await self._store.read_entity_configs()
+            for entity_path, configs in state.entity_configs.items():
+                metadata.set_entity_configs(entity_path, configs)
+            await self._overrides.load(topics_with_logs(logs))
+
+        await within_one_session(self.async_tree(), load)
         self._make_controller(metadata, listener)
         self._links = TransactionLinks(self._config, self._broker_id, metadata)
         return state
