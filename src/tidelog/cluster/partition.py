@@ -112,8 +112,7 @@ class Partition(LogListener):
         # Called when the log start offset moved: a follower tells its leader.
         self.on_log_start: Callable[[Partition], None] | None = None
         # Readers up to the high watermark, and readers up to the log end. Each is notified of the next
-        # change,
-        # and has to watch again.
+        # change, and has to watch again.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.end_watchers: dict[PartitionWatcher, None] = {}
         self.end_told = -1  # the log end offset that the readers up to the log end know

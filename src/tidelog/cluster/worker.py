@@ -38,7 +38,7 @@ class InlineWorker:
 
 
 class ReadingWorker:
-    """Reads from the disk: no write of another partition waits for them."""
+    """Runs reads on the loop's reading threads, so that no append of another partition waits for a read."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -207,8 +207,9 @@ class BrokerChanges:
     async def move_leaders(self, broker_id: int, *, stops: bool) -> None:
         """Move leaderships to in-sync replicas on other brokers, and take the broker out of the ISRs.
 
-        A broker that `stops` stops all its replicas. Another one may answer again, and go on with those that
-        were not in sync: their states do not change, and it would refuse to resume with what it knows.
+        With `stops` the broker shuts down, and the controller stops all its replicas. Without it the broker
+        may answer again: its out-of-sync replicas keep their state, so the controller does not stop them. The
+        broker would refuse to start them again with a state that it knows.
         """
         context = self._context
         led: list[TopicPartition] = []

@@ -41,7 +41,7 @@ logger = logging.getLogger("tidelog.storage")
 NO_TIMESTAMP = -1
 
 TurnOutcome = int | DuplicateBatch | UnreadBatch | KafkaError
-"""The base offset of a batch, or what there is to say instead."""
+"""The base offset of a batch; or its duplicate, its error, or that the disk has to be read first."""
 
 
 class LogAppender:

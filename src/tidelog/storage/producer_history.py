@@ -1,4 +1,4 @@
-"""The batches of a producer in the log, older than those that its state knows.
+"""Finds a producer's older batches in the log, which its producer state does not have.
 
 A snapshot has only the last batch of each producer, so a log that was loaded from one knows less than the
 last five: a retry of another one would be out of sequence, and its client would write the record twice. The

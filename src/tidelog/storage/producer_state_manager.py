@@ -181,7 +181,8 @@ class ProducerStateManager:
     def may_have_forgotten(self, batch: CheckedBatch) -> bool:
         """Whether the batch may be among the producer's last five, and only the log knows it.
 
-        Its sequences are below those of all known batches, of which the oldest is from a snapshot.
+        True if its sequences are lower than the sequences of every known batch, and the oldest known batch
+        comes from a snapshot.
         """
         entry = self.entries.get(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch or self._snapshot_offset == 0:
@@ -197,7 +198,7 @@ class ProducerStateManager:
         return oldest.last_offset < self._snapshot_offset and (before - last_sequence) & LAST_SEQUENCE < HALF
 
     def remember(self, producer_id: int, earlier: Iterable[BatchMetadata]) -> None:
-        """Add the batches before those that are known: the log has been searched for them."""
+        """Add older batches of a producer, which a search of the log has found."""
         entry = self.entries[producer_id]
         self.entries[producer_id] = complete = ProducerEntry(producer_id, entry.epoch)
         for batch in (*earlier, *entry.batches):

@@ -169,7 +169,7 @@ class RecordBrowser:
     ) -> RecordPage:
         """The records from a start point or a cursor on. Raises CursorError, KafkaError.
 
-        `ranges` are those of `ranges()` a moment ago, if the caller has them.
+        The caller passes `ranges` if it has just called `ranges()`.
         """
         if not 1 <= count <= MAX_PAGE:
             raise CursorError(f"{count} records on a page: expected 1 to {MAX_PAGE}")

@@ -106,7 +106,7 @@ class Chunk:
     def heads(
         self, end: int | None, sieve: Sieve | None, *, control: bool = False, stride: int = 1
     ) -> Iterator[Head]:
-        """The records as `records` has them, without those that `sieve` rejects.
+        """The same records as `records`, but without the records that `sieve` rejects.
 
         The first and the last record, and one of `stride` rejected ones are there in any case.
         """
