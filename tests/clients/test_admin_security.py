@@ -272,7 +272,7 @@ def test_what_a_broker_does_not_serve_is_said_in_one_sentence(
 ) -> None:
     with Connection(*split_address(bootstrap)) as broker:
         if broker.serves(api.API[key].request):
-            pytest.skip("the broker serves what the test is about not having")
+            pytest.skip("this broker serves the API whose absence is tested")
     with pytest.raises(UnsupportedVersion) as raised:
         CALLS[key](admin)
     address = r"127\.0\.0\.1:\d+"

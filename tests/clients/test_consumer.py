@@ -701,7 +701,7 @@ consumer.close()
     ], done.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it is about the C library of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="tests a setting of the C library of Linux")
 def test_memory_of_values_is_kept_for_those_of_the_next_poll() -> None:
     program = """
 import asyncio, resource
