@@ -20,6 +20,7 @@ from tidelog.cluster.fetch_session import (
     FetchPartition,
     FetchSessionCache,
     PartitionKey,
+    WantedPartition,
 )
 from tidelog.cluster.partition import Partition
 from tidelog.storage.append import AppendOrigin
@@ -137,8 +138,16 @@ class Fetching:
             context = self._cache.context(self._session_id, 0, wanted, [])
             self._session_id, self._epoch = context.session_id, 1
             return context
+        known = [want.key in self._model.partitions for want in wanted]
         self._model.change(copies, forgotten)
-        context = self._cache.context(self._session_id, self._epoch, wanted, forgotten)
+        context = None
+        if len(wanted) <= 1 and not forgotten:
+            named = _named(wanted[0]) if wanted else None
+            context = self._cache.next_of(self._session_id, self._epoch, named, uses_topic_ids=False)
+            is_next = all(known) and bool(self._model.partitions)
+            assert (context is not None) == is_next, "the next fetch names a known partition or none"
+        if context is None:
+            context = self._cache.context(self._session_id, self._epoch, wanted, forgotten)
         assert context.error == 0
         self._epoch += 1
         if not self._model.partitions:
@@ -187,6 +196,18 @@ class Fetching:
             assert told(fetched.answers) == self._model.answer(self._params, self._incremental)
             self._fetched = None
             self.answers += 1
+
+
+def _named(want: FetchPartition) -> WantedPartition:
+    return (
+        want.topic,
+        want.partition,
+        want.current_leader_epoch,
+        want.fetch_offset,
+        want.last_fetched_epoch,
+        want.fetcher_log_start_offset,
+        want.max_bytes,
+    )
 
 
 def _copy(want: FetchPartition) -> FetchPartition:

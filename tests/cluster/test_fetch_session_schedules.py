@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.session_schedules import Schedule
-from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, FetchSession
+from tidelog.cluster.fetch_session import (
+    FetchContext,
+    FetchedPartition,
+    FetchPartition,
+    FetchSession,
+    FetchSessionCache,
+    WantedPartition,
+)
 from tidelog.cluster.partition import Partition
 from tidelog.storage.log_listener import LogListeners
 
@@ -59,6 +66,20 @@ def forget_offsets_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FetchSession, "want", want)
 
 
+def forget_the_partition_of_a_small_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = FetchSessionCache.next_of
+
+    def next_of(
+        self: FetchSessionCache, session_id: int, epoch: int, wanted: WantedPartition | None, **how: bool
+    ) -> FetchContext | None:
+        context = right(self, session_id, epoch, wanted, **how)
+        if context is not None and wanted is not None:
+            context.session.dirty.pop(context.session.partitions[wanted[:2]])
+        return context
+
+    monkeypatch.setattr(FetchSessionCache, "next_of", next_of)
+
+
 def clean_what_has_more(monkeypatch: pytest.MonkeyPatch) -> None:
     right = FetchContext.select
 
@@ -94,6 +115,7 @@ def ignore_the_isolation_level(monkeypatch: pytest.MonkeyPatch) -> None:
         forget_followers,
         forget_log_start,
         forget_offsets_that_moved,
+        forget_the_partition_of_a_small_fetch,
         clean_what_has_more,
         keep_the_order,
         ignore_the_isolation_level,

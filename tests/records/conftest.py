@@ -13,6 +13,7 @@ from tidelog.records import (
     _pure_client,
     _pure_copy,
     _pure_fetch,
+    _pure_fetch_request,
     _pure_produce,
     _pure_producer,
     _pure_rows,
@@ -31,6 +32,7 @@ def pure() -> SimpleNamespace:
         _pure_client,
         _pure_copy,
         _pure_fetch,
+        _pure_fetch_request,
         _pure_rows,
         _pure_run,
     )

@@ -326,15 +326,18 @@ class Fetcher:
             again = partial(self._answer, context, params, done, on_failure, known_unknown)
             self.bring_in(cold, reads, again, on_failure)
             return False
-        unknown = {answer.wanted for answer in answers if answer.error is not None and answer.is_unknown}
         if (
-            params.max_wait_ms <= 0
+            total >= params.min_bytes
+            or params.max_wait_ms <= 0
             or known_unknown
-            or len(unknown) == len(session.partitions)
-            or is_enough(answers, total, params)
             or session.closed  # closed, or replaced by a later request, during the read from the disk
             or session.epoch != context.epoch
+            or is_enough(answers, total, params)
         ):
+            done(context.select(answers))
+            return True
+        unknown = {answer.wanted for answer in answers if answer.error is not None and answer.is_unknown}
+        if len(unknown) == len(session.partitions):
             done(context.select(answers))
             return True
         purgatory = self._replicas.fetch_purgatory
@@ -379,7 +382,12 @@ class Fetcher:
 
 
 def is_enough(answers: list[FetchedPartition], total: int, params: FetchParams) -> bool:
-    return total >= params.min_bytes or any(answer.ends_wait for answer in answers)
+    if total >= params.min_bytes:
+        return True
+    for answer in answers:  # noqa: SIM110 - a generator costs as much as the rest
+        if answer.ends_wait:
+            return True
+    return False
 
 
 def watch_again(answers: list[FetchedPartition], session: FetchSession) -> None:

@@ -30,6 +30,11 @@ INVALID_SESSION_ID = 0
 # A topic is identified by its name (below version 13) or by its id.
 PartitionKey = tuple[str | bytes, int]
 
+WantedPartition = tuple[str | bytes, int, int, int, int, int, int]
+"""A partition as a fetch names it: topic, partition, leader epoch, fetch offset, last fetched epoch, log
+start offset of the fetcher, most bytes.
+"""
+
 
 class FetchPartition:
     """The request of a fetcher for one partition, and its last answer."""
@@ -433,6 +438,34 @@ class FetchSessionCache:
             return _refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._continue(session, wanted, forgotten)
 
+    def next_of(
+        self, session_id: int, epoch: int, wanted: WantedPartition | None, *, uses_topic_ids: bool
+    ) -> FetchContext | None:
+        """The context of the next fetch of a session, which names one of its partitions or none.
+
+        None, and nothing changes, if it is another fetch: `context` takes or refuses that.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or session.uses_topic_ids != uses_topic_ids:
+            return None
+        if not session.partitions:
+            return None  # it ends
+        if wanted is not None:
+            known = session.partitions.get(wanted[:2])
+            if known is None:
+                return None
+            (
+                _,
+                _,
+                known.current_leader_epoch,
+                known.fetch_offset,
+                known.last_fetched_epoch,
+                known.fetcher_log_start_offset,
+                known.max_bytes,
+            ) = wanted
+            session.dirty[known] = None
+        return self._next(session)
+
     def _continue(
         self, session: FetchSession, wanted: list[FetchPartition], forgotten: Iterable[PartitionKey]
     ) -> FetchContext:
@@ -443,6 +476,9 @@ class FetchSessionCache:
         if not session.partitions:
             self._drop(session.session_id)
             return FetchContext(FetchSession(INVALID_SESSION_ID, wanted))
+        return self._next(session)
+
+    def _next(self, session: FetchSession) -> FetchContext:
         session.epoch = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
         session.last_used = self._clock.monotonic()
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)

@@ -53,7 +53,7 @@ def read_together(size: int, parts: Sequence[Part]) -> bytes | None:
     """A small response as one frame, with the bytes of its files; None if a file is not in the page cache."""
     pieces: list[bytes | bytearray | memoryview] = [SIZE.pack(size)]
     for part in parts:
-        if isinstance(part, bytes | bytearray | memoryview):
+        if type(part) is bytes or isinstance(part, bytes | bytearray | memoryview):
             pieces.append(part)
             continue
         try:

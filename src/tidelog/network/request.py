@@ -119,7 +119,10 @@ class RequestSource(Protocol):
 
 
 def part_size(part: Part) -> int:
-    return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.size
+    # The type of most parts is looked at first: `isinstance` takes longer.
+    if type(part) is bytes or isinstance(part, bytes | bytearray | memoryview):
+        return len(part)
+    return part.size
 
 
 class Request:

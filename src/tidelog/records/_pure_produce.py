@@ -25,7 +25,7 @@ def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody:
     """
     if not 3 <= version <= 13:
         raise ValueError(f"Produce version {version} is not served; 3 to 13 are")
-    return _ProduceReader(buf, pos, version >= 9).body(version)
+    return _produce_body(ElementReader(buf, pos, flexible=version >= 9), version)
 
 
 def parse_one_batch(
@@ -44,12 +44,35 @@ def parse_one_batch(
     return None if start < 0 else (transactional_id, acks, topic, partition, start, end)
 
 
-class _ProduceReader:
-    """The types of fields in a Produce request. Each method checks that its bytes exist."""
+def _produce_body(read: ElementReader, version: int) -> ProduceBody:
+    transactional_id = read.string()
+    acks = read.number(2)
+    timeout_ms = read.number(4)
+    topics: list[tuple[str | bytes, Partitions]] = []
+    smallest = (18 if version >= 13 else 3) if read.flexible else 6
+    for _ in range(read.count(smallest)):
+        topic: str | bytes | None = read.take(16) if version >= 13 else read.string()
+        if topic is None:
+            raise ValueError("a topic name is null")
+        partitions: Partitions = []
+        for _ in range(read.count(6 if read.flexible else 8)):
+            partition = read.number(4)
+            partitions.append((partition, *read.records()))
+            read.tags()
+        read.tags()
+        topics.append((topic, partitions))
+    read.tags()
+    if read.pos != read.end:
+        raise ValueError(f"{read.end - read.pos} bytes follow after the request")
+    return transactional_id, acks, timeout_ms, topics
+
+
+class ElementReader:
+    """Reads the fields of a request one after the other. Each method checks that its bytes exist."""
 
     __slots__ = ("buf", "elements", "end", "flexible", "pos")
 
-    def __init__(self, buf: Buffer, pos: int, flexible: bool) -> None:
+    def __init__(self, buf: Buffer, pos: int, *, flexible: bool) -> None:
         self.buf = buf
         self.end = len(buf)
         self.pos = pos
@@ -57,28 +80,6 @@ class _ProduceReader:
         self.elements = MAX_ELEMENTS  # how many elements of arrays and tagged fields may still come
         if not 0 <= pos <= self.end:
             raise ValueError(f"position {pos} is outside of a frame of {self.end} bytes")
-
-    def body(self, version: int) -> ProduceBody:
-        transactional_id = self.string()
-        acks = self.number(2)
-        timeout_ms = self.number(4)
-        topics: list[tuple[str | bytes, Partitions]] = []
-        smallest = (18 if version >= 13 else 3) if self.flexible else 6
-        for _ in range(self.count(smallest)):
-            topic: str | bytes | None = self.take(16) if version >= 13 else self.string()
-            if topic is None:
-                raise ValueError("a topic name is null")
-            partitions: Partitions = []
-            for _ in range(self.count(6 if self.flexible else 8)):
-                partition = self.number(4)
-                partitions.append((partition, *self.records()))
-                self.tags()
-            self.tags()
-            topics.append((topic, partitions))
-        self.tags()
-        if self.pos != self.end:
-            raise ValueError(f"{self.end - self.pos} bytes follow after the request")
-        return transactional_id, acks, timeout_ms, topics
 
     def take(self, size: int) -> bytes:
         pos = self.pos

@@ -10,6 +10,7 @@ from tidelog.records._pure_cleaner import IndexEntry, Offsets
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
 from tidelog.records._pure_copy import CopiedEnd, Limits, Noted
 from tidelog.records._pure_fetch import Aborted
+from tidelog.records._pure_fetch_request import OneFetch
 from tidelog.records._pure_produce import ProduceBody
 from tidelog.records._pure_producer import BatchMetadata
 from tidelog.records._pure_run import End, Run
@@ -106,6 +107,7 @@ def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody: ...
 def parse_one_batch(
     buf: Buffer, pos: int, version: int
 ) -> tuple[str | None, int, str | bytes, int, int, int] | None: ...
+def parse_one_fetch(buf: Buffer, pos: int, version: int) -> OneFetch | None: ...
 def produce_response(
     version: int,
     correlation_id: int,

@@ -58,6 +58,7 @@ include "_speed_run.pxi"
 include "_speed_records.pxi"
 include "_speed_copy.pxi"
 include "_speed_produce.pxi"
+include "_speed_fetch_request.pxi"
 include "_speed_cleaner.pxi"
 
 # Batches and records of clients

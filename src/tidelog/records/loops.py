@@ -50,6 +50,7 @@ try:
         murmur2,
         note_copied,
         parse_one_batch,
+        parse_one_fetch,
         parse_produce,
         patch_header,
         produce_response,
@@ -103,6 +104,7 @@ except ImportError:
         ConsumerRecord,
         RecordReader,
     )
+    from tidelog.records._pure_fetch_request import parse_one_fetch
     from tidelog.records._pure_produce import parse_one_batch, parse_produce, produce_response
     from tidelog.records._pure_producer import ProducerEntry  # type: ignore[assignment]
     from tidelog.records._pure_rows import RowSink  # type: ignore[assignment]
@@ -168,6 +170,7 @@ __all__ = [
     "murmur2",
     "note_copied",
     "parse_one_batch",
+    "parse_one_fetch",
     "parse_produce",
     "patch_header",
     "produce_response",

@@ -27,6 +27,9 @@ class Api:
     # it returns None or a generator that answers the request in slices.
     handle: Handler
     raw: bool = False
+    # Called with (services, request) before a small request is decoded. It answers the usual request without
+    # a message object; False leaves the request to `handle`.
+    quick: Callable[..., bool] | None = None
     # The lowest version in ApiVersions, if it differs from the lowest served version.
     announced_min_version: int | None = None
     # Only the controller of a cluster can answer: other brokers pass the request on to it.

@@ -43,6 +43,7 @@ from tidelog.network.request import Part, Request
 from tidelog.protocol.headers import response_header
 from tidelog.protocol.message import encode_parts
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.records.loops import parse_one_fetch
 from tidelog.server.apis.api import Answer, Api
 from tidelog.server.apis.authorization import (
     CLUSTER,
@@ -111,30 +112,96 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     )
     if context.error:
         return FetchResponse(error_code=context.error)
-    max_bytes = max(0, min(body.max_bytes, services.config.fetch_max_bytes))
-    quotas = services.quotas
-    if quotas.is_active and replica_id < 0:
-        max_bytes = min(max_bytes, quotas.fetch_max_bytes(request))
-    params = FetchParams(
-        max_wait_ms=body.max_wait_ms,
-        min_bytes=min(body.min_bytes, max_bytes),
-        max_bytes=max_bytes,
-        isolation_level=body.isolation_level,
-        replica_id=replica_id,
-        replica_epoch=-1 if follower is None else follower.replica_epoch,
-        client_rack=body.rack_id if version >= RACKS_FROM else None,
-        listener=request.listener,
+    params = _params(
+        services,
+        request,
+        replica_id,
+        -1 if follower is None else follower.replica_epoch,
+        body.max_wait_ms,
+        body.min_bytes,
+        body.max_bytes,
+        body.isolation_level,
+        body.rack_id,
+    )
+    return _read(services, request, context, params)
+
+
+def quick_fetch(services: Services, request: Request) -> bool:
+    """Answer the next fetch of a session, which names one partition or none. Any other is left to `fetch`."""
+    version = request.api_version
+    found = parse_one_fetch(request.buffer, request.body_start, version)
+    if found is None:
+        return False
+    (
+        replica_id,
+        replica_epoch,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        epoch,
+        rack,
+        wanted,
+    ) = found
+    if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return False
+    context = services.sessions.next_of(session_id, epoch, wanted, uses_topic_ids=version >= 13)
+    if context is None:
+        return False
+    if replica_id >= 0:
+        request.set_metrics("FetchFollower")
+        _exempt_follower(services, request)
+    params = _params(
+        services, request, replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, rack
+    )
+    slices = _read(services, request, context, params)
+    if slices is not None:
+        services.respond(request, slices)
+    return True
+
+
+def _params(
+    services: Services,
+    request: Request,
+    replica_id: int,
+    replica_epoch: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    isolation_level: int,
+    rack: str,
+) -> FetchParams:
+    max_bytes = max(0, min(max_bytes, services.config.fetch_max_bytes))
+    if replica_id < 0 and services.quotas.is_active:
+        max_bytes = min(max_bytes, services.quotas.fetch_max_bytes(request))
+    return FetchParams(
+        max_wait_ms,
+        min(min_bytes, max_bytes),
+        max_bytes,
+        isolation_level,
+        replica_id,
+        replica_epoch,
+        rack if request.api_version >= RACKS_FROM else None,
+        request.channel.listener,
     )
 
+
+def _read(
+    services: Services, request: Request, context: FetchContext, params: FetchParams
+) -> Slices[None] | None:
+    """Read the partitions that are due, and answer now or later."""
+    is_follower = params.replica_id >= 0
+
     def done(answers: list[FetchedPartition]) -> None:
-        if quotas.is_active and replica_id < 0:
+        if services.quotas.is_active and not is_follower:
             _answer_within_quota(services, request, context, answers)
         else:
             _answer(services, request, context, answers)
 
     denied: Unknown = NONE_UNKNOWN
     if services.authorizer is not None:
-        denied = _denied(services, request, context, is_follower=replica_id >= 0)
+        denied = _denied(services, request, context, is_follower=is_follower)
     if context.due_count > IN_ONE_GO:
         return _fetch_many(services, request, context, params, done, denied)
     if not services.fetcher.fetch(context, params, done, partial(services.failed, request), denied):
@@ -342,4 +409,4 @@ def _count_failed(services: Services, topic: str | bytes) -> None:
         hosted.metrics.failed_fetches.count += 1
 
 
-APIS = (Api(1, 4, 18, fetch, access=("TOPIC READ", "CLUSTER CLUSTER_ACTION")),)
+APIS = (Api(1, 4, 18, fetch, quick=quick_fetch, access=("TOPIC READ", "CLUSTER CLUSTER_ACTION")),)

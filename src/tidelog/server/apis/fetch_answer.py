@@ -27,6 +27,10 @@ PARTITIONS_PER_SLICE: Final = 200
 
 NULL: Final = -1
 NO_TAGS: Final = b"\0"
+ONE: Final = b"\2"
+"""The count of a list with one entry, in versions with tags."""
+ENDS: Final = 3 * NO_TAGS
+"""The ends of a partition, of its topic and of the answer."""
 DIVERGING_TAG: Final = 0
 DIVERGING: Final = struct.Struct(">iqx")
 CURRENT_LEADER_TAG: Final = 1
@@ -87,6 +91,8 @@ class FetchAnswerWriter:
 
         `leaders` finds the leaders of partitions that this broker does not lead.
         """
+        if leaders is None and self._flexible and len(answers) == 1:
+            return self._write_one(header, error, session_id, answers[0])
         parts: list[Part] = []
         out = [header, self._head(error, session_id)]
         runs = _runs(answers)
@@ -100,6 +106,22 @@ class FetchAnswerWriter:
         if out:
             parts.append(b"".join(out))
         return parts
+
+    def _write_one(self, header: bytes, error: int, session_id: int, answer: FetchedPartition) -> list[Part]:
+        """`write` for one partition in a version with tags: the usual answer."""
+        records = answer.records
+        head = b"".join(
+            (
+                header,
+                HEAD.pack(0, error, session_id),
+                ONE,
+                self._topic(answer.wanted.topic),
+                ONE,
+                self._partition(answer, 0 if records is None else records.size),
+            )
+        )
+        end = ENDS if answer.diverging is None else _diverging(*answer.diverging) + NO_TAGS + NO_TAGS
+        return [head + end] if records is None else [head, records, end]
 
     def size(self, answers: list[FetchedPartition]) -> int:
         """How many bytes `write` gives without a header and without leaders; it encodes nothing."""

@@ -80,6 +80,8 @@ class Router:
             if request.size - request.body_start > SMALL_BYTES and api.serves(request.api_version):
                 self._slices.start(self._ended(request, self._handle_large(api, request)))
                 return
+            if api.quick is not None and api.quick(self._services, request):
+                return
             answer = api.handle(self._services, request, self._decode(api, request))
         except ProtocolError as error:
             self._malformed(request, error)
