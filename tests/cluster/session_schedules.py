@@ -140,14 +140,13 @@ class Fetching:
             return context
         known = [want.key in self._model.partitions for want in wanted]
         self._model.change(copies, forgotten)
-        context = None
+        following: FetchContext | None = None
         if len(wanted) <= 1 and not forgotten:
             named = _named(wanted[0]) if wanted else None
-            context = self._cache.next_of(self._session_id, self._epoch, named, uses_topic_ids=False)
+            following = self._cache.context_of_one(self._session_id, self._epoch, named, uses_topic_ids=False)
             is_next = all(known) and bool(self._model.partitions)
-            assert (context is not None) == is_next, "the next fetch names a known partition or none"
-        if context is None:
-            context = self._cache.context(self._session_id, self._epoch, wanted, forgotten)
+            assert (following is not None) == is_next, "the next fetch names a known partition or none"
+        context = following or self._cache.context(self._session_id, self._epoch, wanted, forgotten)
         assert context.error == 0
         self._epoch += 1
         if not self._model.partitions:

@@ -67,9 +67,9 @@ def forget_offsets_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_partition_of_a_small_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = FetchSessionCache.next_of
+    right = FetchSessionCache.context_of_one
 
-    def next_of(
+    def context_of_one(
         self: FetchSessionCache, session_id: int, epoch: int, wanted: WantedPartition | None, **how: bool
     ) -> FetchContext | None:
         context = right(self, session_id, epoch, wanted, **how)
@@ -77,7 +77,7 @@ def forget_the_partition_of_a_small_fetch(monkeypatch: pytest.MonkeyPatch) -> No
             context.session.dirty.pop(context.session.partitions[wanted[:2]])
         return context
 
-    monkeypatch.setattr(FetchSessionCache, "next_of", next_of)
+    monkeypatch.setattr(FetchSessionCache, "context_of_one", context_of_one)
 
 
 def clean_what_has_more(monkeypatch: pytest.MonkeyPatch) -> None:

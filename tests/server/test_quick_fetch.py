@@ -1,4 +1,4 @@
-"""The short way of an incremental fetch gives the answers of the way that all fetches can take.
+"""The short way of a fetch gives the answers of the way that all fetches can take.
 
 A `cluster_id` is a tagged field that changes nothing, and only the long way reads it.
 """
@@ -19,6 +19,7 @@ from tidelog.records.loops import parse_one_fetch
 __all__ = ["bootstrap", "new_name"]
 
 LONG_WAY = "a cluster"
+NO_SESSION = -1
 
 Named = tuple[int, int, int]
 """A partition, the fetch offset and the most bytes."""
@@ -67,7 +68,7 @@ class Session:
             min_bytes=1,
             max_bytes=1 << 20,
             isolation_level=isolation_level,
-            session_id=self._id,
+            session_id=0 if epoch == NO_SESSION else self._id,
             session_epoch=self._epoch if epoch is None else epoch,
             topics=[self._topic] if named else [],
             cluster_id=None if self._is_short else LONG_WAY,
@@ -75,6 +76,9 @@ class Session:
         takes_short = parse_one_fetch(request.encode(self._version), 0, self._version) is not None
         assert takes_short == (self._is_short and len(named) < 2)
         answer = self._client.raw.ask(request, FetchResponse, self._version)
+        if request.session_epoch == NO_SESSION:
+            assert answer.session_id == 0
+            return answer
         if self._epoch == 0:
             self._id = answer.session_id
         if not answer.error_code:
@@ -120,6 +124,11 @@ def test_both_ways_answer_alike(client: Client, topic: str, version: int) -> Non
     assert partitions(both((1, 0, most), isolation_level=1)) == [(1, 0, size)]
     assert both((1, 2, most), epoch=77).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert partitions(both((1, 2, most))) == []
+    assert partitions(both((1, 0, most), epoch=NO_SESSION)) == [(1, 0, size)]
+    assert partitions(both((1, 2, most), epoch=NO_SESSION)) == [(1, 0, 0)]
+    assert partitions(both((1, 9, most), epoch=NO_SESSION)) == [(1, ErrorCode.OFFSET_OUT_OF_RANGE, 0)]
+    assert partitions(both((7, 0, most), epoch=NO_SESSION)) == [(7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]
+    assert partitions(both(epoch=NO_SESSION)) == []
     unknown_level = both(isolation_level=9)
     assert unknown_level.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert partitions(both((2, 0, most))) == [(2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]

@@ -438,13 +438,18 @@ class FetchSessionCache:
             return _refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._continue(session, wanted, forgotten)
 
-    def next_of(
+    def context_of_one(
         self, session_id: int, epoch: int, wanted: WantedPartition | None, *, uses_topic_ids: bool
     ) -> FetchContext | None:
-        """The context of the next fetch of a session, which names one of its partitions or none.
+        """The context of a fetch of one partition without a session, or of the next fetch of a session that
+        names one of its partitions or none.
 
         None, and nothing changes, if it is another fetch: `context` takes or refuses that.
         """
+        if epoch == FINAL_EPOCH and session_id == INVALID_SESSION_ID and wanted is not None:
+            topic, index, leader_epoch, offset, last_epoch, log_start, max_bytes = wanted
+            only = FetchPartition(topic, index, offset, max_bytes, leader_epoch, last_epoch, log_start)
+            return FetchContext(FetchSession(INVALID_SESSION_ID, (only,)))
         session = self._sessions.get(session_id)
         if session is None or session.epoch != epoch or session.uses_topic_ids != uses_topic_ids:
             return None

@@ -127,7 +127,10 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
 
 
 def quick_fetch(services: Services, request: Request) -> bool:
-    """Answer the next fetch of a session, which names one partition or none. Any other is left to `fetch`."""
+    """Answer a fetch of one partition, or the next one of a session that names none.
+
+    False leaves any other fetch to `fetch`.
+    """
     version = request.api_version
     found = parse_one_fetch(request.buffer, request.body_start, version)
     if found is None:
@@ -146,7 +149,7 @@ def quick_fetch(services: Services, request: Request) -> bool:
     ) = found
     if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return False
-    context = services.sessions.next_of(session_id, epoch, wanted, uses_topic_ids=version >= 13)
+    context = services.sessions.context_of_one(session_id, epoch, wanted, uses_topic_ids=version >= 13)
     if context is None:
         return False
     if replica_id >= 0:
