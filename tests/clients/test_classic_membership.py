@@ -7,17 +7,24 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from tidelog.clients.consumer.assignors import assignment_bytes, read_member
 from tidelog.clients.consumer.classic_group import ClassicGroup
+from tidelog.clients.consumer.commits import Coordinator, GroupOffsets
+from tidelog.clients.consumer.interceptors import Interceptors
 from tidelog.clients.consumer.membership import ASSIGNED, LOST, REVOKED, MembershipContext
 from tidelog.clients.consumer.metrics import ConsumerMetrics
 from tidelog.clients.consumer.partitions import SubscriptionState
+from tidelog.clients.errors import CommitFailedException
+from tidelog.clients.offsets import OffsetAndMetadata
 from tidelog.clients.settings import consumer_settings
-from tidelog.errors import ErrorCode, KafkaError, UnknownMemberId
+from tidelog.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, UnknownMemberId
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.heartbeat import HeartbeatResponse
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -36,15 +43,20 @@ class ScriptedCoordinator:
         self.may_join.set()
         self.joins: list[JoinGroupRequest] = []
         self.failing_syncs = 0
+        self.commits: list[OffsetCommitRequest] = []
+        self.instead_of_commits: list[Callable[[], Coroutine[None, None, None]]] = []
+        self.client = SimpleNamespace(retry_backoff=SimpleNamespace(delay=lambda attempt: 0.0))
+        self.trouble = None
 
     async def connection(self) -> ScriptedCoordinator:
         return self
 
     def note(self, error: KafkaError) -> None:
-        raise error
+        if not isinstance(error, CoordinatorLoadInProgress):
+            raise error
 
-    def version_for(self, request: type[Message]) -> int:
-        return request.VERSIONS[1]
+    def version_for(self, request: type[Message], *, at_most: int | None = None) -> int:
+        return request.VERSIONS[1] if at_most is None else at_most
 
     async def call(self, request: Message, answer: type[Message], **how: object) -> Message:
         if isinstance(request, JoinGroupRequest):
@@ -62,6 +74,12 @@ class ScriptedCoordinator:
                 self.failing_syncs -= 1
                 return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             return SyncGroupResponse(assignment=assignment_bytes(self.assignment))
+        if isinstance(request, OffsetCommitRequest):
+            if self.instead_of_commits:
+                await self.instead_of_commits.pop()()
+                raise CoordinatorLoadInProgress("it is loading")
+            self.commits.append(request)
+            return OffsetCommitResponse()
         return HeartbeatResponse()
 
 
@@ -137,6 +155,59 @@ def test_a_member_that_is_removed_while_it_joins_has_lost_its_partitions() -> No
         member.coordinator.may_join.set()
         await member.poll()
         assert member.told == [(ASSIGNED, [FIRST, SECOND]), (LOST, [FIRST, SECOND]), (ASSIGNED, [FIRST])]
+
+    run(story)
+
+
+def test_a_member_that_was_removed_commits_nothing_until_it_has_given_up_its_partitions() -> None:
+    """The join is done in the background: it is a member again before the poll that loses the partitions."""
+
+    async def story(member: Membership) -> None:
+        member.coordinator.assignment = [FIRST, SECOND]
+        await member.poll()
+        before = member.group.identity()
+        member.coordinator.may_join.clear()
+        member.group.request_rejoin("another member came")
+        await member.poll(0.0)
+        member.group.refused(UnknownMemberId("the session expired"), before)
+        member.coordinator.assignment = [FIRST]
+        member.coordinator.may_join.set()
+        async with asyncio.timeout(LATER):
+            while member.group.identity().epoch < 2:
+                await asyncio.sleep(0)
+        with pytest.raises(CommitFailedException):
+            member.group.check_commit()
+        await member.poll()
+        member.group.check_commit()
+
+    run(story)
+
+
+def test_a_commit_is_not_tried_again_as_the_next_membership() -> None:
+    async def story(member: Membership) -> None:
+        member.coordinator.assignment = [FIRST]
+        await member.poll()
+        coordinator = member.coordinator
+        offsets = GroupOffsets(
+            cast(Coordinator, coordinator),
+            member.group.identity,
+            member.group.refused,
+            ConsumerMetrics(),
+            Interceptors([]),
+        )
+        before = member.group.identity()
+
+        async def lose_and_join_again() -> None:
+            member.group.refused(UnknownMemberId("the session expired"), before)
+            await member.poll()
+
+        coordinator.instead_of_commits = [lose_and_join_again]
+        with pytest.raises(CommitFailedException, match="came too late"):
+            await offsets.commit({FIRST: OffsetAndMetadata(45)}, LATER)
+        assert coordinator.commits == []
+        await offsets.commit({FIRST: OffsetAndMetadata(46)}, LATER)
+        (commit,) = coordinator.commits
+        assert commit.generation_id_or_member_epoch == member.group.identity().epoch == 2
 
     run(story)
 

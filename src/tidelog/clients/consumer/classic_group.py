@@ -84,6 +84,7 @@ class ClassicGroup(GroupMembership):
         self.member_id = ""
         self.rejoin_reason: str | None = "the first join"
         self._lost = False
+        """Whether the next poll has to give up all partitions as lost."""
         self._join: asyncio.Task[_Joined | None] | None = None
         self._began = 0.0
         self._heartbeat_now = asyncio.Event()
@@ -100,14 +101,16 @@ class ClassicGroup(GroupMembership):
 
     def identity(self) -> Membership:
         instance = self.context.settings.group_instance_id
-        if self.context.subscription.by_hand or self.generation is None:
-            return Membership("", -1, instance if not self.context.subscription.by_hand else None)
-        return Membership(self.generation.member_id, self.generation.id, instance)
+        if self.context.subscription.by_hand:
+            return Membership("", -1, None, losses=self.losses)
+        if self.generation is None:
+            return Membership("", -1, instance, losses=self.losses)
+        return Membership(self.generation.member_id, self.generation.id, instance, losses=self.losses)
 
     def check_commit(self) -> None:
         if self.error is not None:
             raise self.error
-        if self.generation is not None:
+        if self.generation is not None and not self._lost:
             return
         if self._lost or self._join is None:
             raise CommitFailedException(
@@ -438,6 +441,7 @@ class ClassicGroup(GroupMembership):
         self.generation = None
         self._led = None
         self._lost = True
+        self.losses += 1
         if not keep_id:
             self.member_id = ""
         self.request_rejoin(reason)

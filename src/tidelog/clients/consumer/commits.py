@@ -59,6 +59,8 @@ class Membership:
     instance_id: str | None = None
     has_member_epoch: bool = False
     """Whether `epoch` is a member epoch (KIP-848)."""
+    losses: int = 0
+    """How often the consumer had lost its membership, and its partitions, before."""
 
 
 NO_MEMBER = Membership()
@@ -121,8 +123,11 @@ class GroupOffsets:
         if not offsets:
             return
         began = asyncio.get_running_loop().time()
+        losses = self._identity().losses
         try:
-            await self._until_answered(lambda: self._commit_once(offsets), timeout, "commit", once=once)
+            await self._until_answered(
+                lambda: self._commit_once(offsets, losses), timeout, "commit", once=once
+            )
         except KafkaError:
             self._metrics.commit_failed_total += 1
             raise
@@ -165,10 +170,13 @@ class GroupOffsets:
             text = f"group {coordinator.group_id!r}: {what} was not done within {round(timeout * 1000)} ms"
             raise TimeoutException(f"{text}: {reason}" if reason else text) from None
 
-    async def _commit_once(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _commit_once(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], losses: int) -> None:
         connection = await self._coordinator.connection()
         version = connection.version_for(OffsetCommitRequest, at_most=LAST_VERSION_WITH_NAMES)
         member = self._identity()
+        if member.losses != losses:
+            # As a member again it could commit, and would set the offsets of others back.
+            raise self._too_late(next(iter(offsets)))
         topics: dict[str, OffsetCommitRequest.OffsetCommitRequestTopic] = {}
         for (topic, partition), entry in offsets.items():
             found = topics.setdefault(topic, OffsetCommitRequest.OffsetCommitRequestTopic(name=topic))
@@ -199,10 +207,7 @@ class GroupOffsets:
         group = self._coordinator.group_id
         if isinstance(error, TOO_LATE):
             self._refused(error, member)
-            return CommitFailedException(
-                f"group {group!r}: the commit of {name} came too late, the group has given its partitions to "
-                "others; call poll more often than every max.poll.interval.ms, or lower max.poll.records"
-            )
+            return self._too_late(name)
         if isinstance(error, RebalanceInProgress):
             self._refused(error, member)
             return RebalanceInProgress(
@@ -215,6 +220,13 @@ class GroupOffsets:
                 f"group {group!r}: another consumer has group.instance.id={member.instance_id} now"
             )
         return error
+
+    def _too_late(self, name: TopicPartition) -> CommitFailedException:
+        return CommitFailedException(
+            f"group {self._coordinator.group_id!r}: the commit of {name} came too late, the group has given "
+            "its partitions to others; call poll more often than every max.poll.interval.ms, or lower "
+            "max.poll.records"
+        )
 
     async def _fetch_once(
         self, partitions: list[TopicPartition]

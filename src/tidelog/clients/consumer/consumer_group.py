@@ -73,6 +73,7 @@ class ConsumerGroup(GroupMembership):
             self.epoch if self.epoch > 0 else -1,
             self.context.settings.group_instance_id,
             has_member_epoch=True,
+            losses=self.losses,
         )
 
     def check_commit(self) -> None:
@@ -288,6 +289,7 @@ class ConsumerGroup(GroupMembership):
         self.epoch = JOIN
         self.target = {}
         self._lost = True
+        self.losses += 1
         self._away = away
         self._sent = {}
         self._heartbeat_now.clear()

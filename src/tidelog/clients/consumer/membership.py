@@ -54,6 +54,8 @@ class GroupMembership:
         self.group_id = context.coordinator.group_id
         self.error: KafkaError | None = None
         """The error that ended the membership for good."""
+        self.losses = 0
+        """How often the coordinator had removed this member. Others had its partitions each time."""
         self.last_poll = 0.0
         self.polling = 0
         self._tasks: set[asyncio.Task[None]] = set()
