@@ -212,7 +212,7 @@ def cpu_seconds(cluster: FaultyCluster) -> dict[int, float]:
 def test_groups_read_every_record_once_while_their_coordinators_move(
     cluster: FaultyCluster, tmp_path: Path, flavours: list[Flavour], seed: int
 ) -> None:
-    name = f"{flavours[0].strategy}-{seed}"
+    name = f"{flavours[0]}-{seed}"  # the cluster has the topics of all these stories
     brokers = MovingBrokers(cluster, name)
     with GroupStory(brokers, tmp_path, flavours, name) as story:
         names = [story.join().name for _ in range(2)]
