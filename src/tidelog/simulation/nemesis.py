@@ -16,6 +16,10 @@ from tidelog.simulation.replication import Replication
 
 FARTHEST_MS = 1_500_000
 """Brokers refuse records from more than an hour in the future."""
+DOUBT_SECONDS = 0.2
+"""A commit that takes longer while faults happen may have been sent twice."""
+DOUBTS_AFTER_THE_LAST_FAULT = 50
+"""Ten seconds: a request that began during a fault has its answer by then."""
 
 
 class Nemesis:
@@ -75,6 +79,7 @@ class Nemesis:
             self._faults.append((3, self._plan_to_lose_power))
         self._plans_to_lose_power = False
         self._repairs = 0
+        self._doubts = DOUBTS_AFTER_THE_LAST_FAULT
         if fills_disks_of is not None:
             self._full_for = f"{LOG_DIR}/{fills_disks_of}-"
             self._faults.append((6, self._fill_disk))
@@ -85,6 +90,7 @@ class Nemesis:
 
     def begin(self) -> None:
         self._next()
+        self._doubt()
 
     def _next(self) -> None:
         self.world.after(self.rng.expovariate(1 / 1.2), self._strike)
@@ -143,6 +149,14 @@ class Nemesis:
     def _disturbed(self) -> None:
         """Tell the checker that a commit may be sent twice: refused, although the first one took effect."""
         self._diary.write([GroupLine(BROKER, "fell")])
+
+    def _doubt(self) -> None:
+        """A fault has effects for a while, such as replicas that are waited for: a long commit is in doubt."""
+        self._disturbed()
+        if self.is_over:
+            self._doubts -= 1
+        if self._doubts:
+            self.world.after(DOUBT_SECONDS, self._doubt)
 
     def _fell(self, broker: SimBroker) -> None:
         self._disturbed()
