@@ -151,7 +151,7 @@ class Nemesis:
         self._diary.write([GroupLine(BROKER, "fell")])
 
     def _doubt(self) -> None:
-        """A fault has effects for a while, such as replicas that are waited for: a long commit is in doubt."""
+        """Every moment, because a fault has effects for a while: replicas are waited for, for example."""
         self._disturbed()
         if self.is_over:
             self._doubts -= 1
