@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -76,13 +77,19 @@ def test_objects(tool: Tool, topic: str) -> None:
     assert len(meta.splitlines()) > 5
 
 
+def _without_brokers(envelopes: bytes) -> list[bytes]:
+    """Each partition of a cluster has a broker of its own."""
+    return sorted(re.sub(rb'"broker":\d+', b'"broker":', line) for line in envelopes.splitlines())
+
+
 def test_envelopes_come_back_byte_for_byte(tool: Tool, topic: str, new_name: NewName) -> None:
     copy = make_topic(tool, new_name("t"), 2)
     first = tool("consume", topic, "-o", ":end", "-J").stdout_bytes
     written = tool("produce", copy, "-J", "-o", "", given=first)
     assert (written.exit_code, written.stdout) == (0, ""), written.output
     second = tool("consume", copy, "-o", ":end", "-J").stdout_bytes
-    assert sorted(second.replace(copy.encode(), topic.encode()).splitlines()) == sorted(first.splitlines())
+    again = second.replace(copy.encode(), topic.encode())
+    assert _without_brokers(again) == _without_brokers(first)
     third = tool("produce", "-J", "-o", "%t", given=first[: first.index(b"\n") + 1])
     assert third.stdout == topic, "without a topic, the envelope names it"
 
