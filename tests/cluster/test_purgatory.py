@@ -178,3 +178,56 @@ def test_an_exception_that_nobody_is_told_of_is_in_the_log(caplog: pytest.LogCap
     purgatory.try_complete_else_watch(failing, ["a"], 100)
     purgatory.complete_all("a")
     assert "planted in on_complete" in caplog.text
+
+
+def test_waits_of_the_same_length_end_in_order_with_one_timer() -> None:
+    scheduler, purgatory = make()
+    waits = [Waiting() for _ in range(3)]
+    for wait in waits:
+        purgatory.try_complete_else_watch(wait, ["a"], 100)
+        scheduler.advance(0.03)
+    longer = Waiting()
+    purgatory.try_complete_else_watch(longer, ["a"], 200)
+    assert len(scheduler._timers) == 2
+    waits[0].ready = True
+    purgatory.check("a")
+    scheduler.advance(0.03)  # the end of the completed one
+    assert [wait.ended for wait in waits] == [1, 0, 0]
+    scheduler.advance(0.011)
+    assert [wait.expired for wait in waits] == [False, True, False]
+    scheduler.advance(0.031)
+    assert [wait.expired for wait in waits] == [False, True, True]
+    assert longer.ended == 0
+    scheduler.advance(0.13)
+    assert longer.expired
+    assert scheduler._timers == []
+
+
+def test_an_operation_whose_end_begins_another_wait_lets_it_wait() -> None:
+    scheduler, purgatory = make()
+    following = Waiting()
+
+    class Repeated(Waiting):
+        def on_complete(self) -> None:
+            super().on_complete()
+            purgatory.try_complete_else_watch(following, ["a"], 0)
+
+    purgatory.try_complete_else_watch(Repeated(), ["a"], 0)
+    scheduler.run_pending()
+    assert following.expired
+    assert purgatory.delayed == 0
+
+
+def test_completed_operations_do_not_collect_behind_one_that_waits() -> None:
+    scheduler, purgatory = make()
+    first = Waiting()
+    purgatory.try_complete_else_watch(first, ["first"], 1000)
+    for _ in range(5_000):
+        done = Waiting()
+        purgatory.try_complete_else_watch(done, ["a"], 1000)
+        done.ready = True
+        purgatory.check("a")
+    (queue,) = purgatory._expirations._queues.values()
+    assert len(queue.entries) < 200
+    scheduler.advance(1)
+    assert first.expired

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterable
 
-from tidelog.clock import Scheduler, TimerHandle
+from tidelog.clock import Scheduler
+from tidelog.cluster.expirations import Expiration, Expirations
 
 log = logging.getLogger("tidelog.cluster")
 
@@ -23,12 +24,12 @@ class DelayedOperation:
     `on_failure` gets the exception if the check of the condition or the answer raises one.
     """
 
-    __slots__ = ("_keys", "_timer", "completed", "on_failure")
+    __slots__ = ("_expiration", "_keys", "completed", "on_failure")
 
     def __init__(self, on_failure: OnFailure | None = None) -> None:
         self.completed = False
         self.on_failure = on_failure
-        self._timer: TimerHandle | None = None
+        self._expiration: Expiration | None = None
         self._keys: tuple[Hashable, ...] = ()
 
     def try_complete(self) -> bool:
@@ -61,9 +62,9 @@ class DelayedOperation:
 
     def _end(self) -> None:
         self.completed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._expiration is not None:
+            self._expiration.cancel()
+            self._expiration = None
 
 
 class Purgatory:
@@ -71,7 +72,7 @@ class Purgatory:
 
     def __init__(self, name: str, scheduler: Scheduler) -> None:
         self.name = name
-        self._scheduler = scheduler
+        self._expirations = Expirations(scheduler, self._expire)
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         # How many operations wait: a plain number, because every append reads it.
         self.delayed = 0
@@ -96,7 +97,7 @@ class Purgatory:
         for key in operation._keys:
             self._watchers.setdefault(key, {})[operation] = None
         self.delayed += 1
-        operation._timer = self._scheduler.schedule(wait_ms / 1000, lambda: self._expire(operation))
+        operation._expiration = self._expirations.add(operation, wait_ms)
         return False
 
     def check(self, key: Hashable) -> int:
