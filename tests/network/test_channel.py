@@ -343,6 +343,31 @@ def test_large_frames_reuse_memory_and_small_ones_follow_them() -> None:
         assert running.server.context.pool.used == 0
 
 
+def test_the_system_gathers_a_large_frame_before_it_wakes_the_loop() -> None:
+    large = os.urandom(600_000)
+    begun, rest = frame(2, large)[:300_000], frame(2, large)[300_000:]
+    with serving() as running:
+        client = running.client()
+        client.ask(1)
+        (channel,) = running.server.channels.values()
+
+        def gathered() -> int:
+            return channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)  # type: ignore[union-attr]
+
+        for _ in range(2):
+            client.sock.sendall(begun)
+            running.wait_until(lambda: gathered() >= len(rest), "the system gathers the rest of the frame")
+            client.sock.sendall(rest)
+            assert client.receive() == (2, large)
+            assert running.on_loop(gathered) == 1
+            assert client.ask(3, b"small") == (3, b"small")
+        client.sock.sendall(begun)
+        running.wait_until(lambda: gathered() >= len(rest), "the system gathers the rest of the frame")
+        client.close()
+        running.wait_until(lambda: not running.server.channels, "the peer is seen to be gone")
+        assert running.server.context.pool.used == 0
+
+
 def test_a_closed_channel_is_freed_without_the_garbage_collector() -> None:
     def channels() -> int:
         return sum(isinstance(object_, Channel) for object_ in gc.get_objects())

@@ -7,6 +7,7 @@ queue is full.
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Final
 
 from tidelog.network.channel_state import BATCHED, CLOSED, RESPONSE_PENDING, UNREADABLE
@@ -39,15 +40,33 @@ FRAMES_PER_TURN: Final = 32
 """A reader handles at most so many frames before other connections have their turn."""
 
 
+GATHERED_BYTES: Final = 1024 * 1024
+"""The system collects so much of a large frame before it wakes the loop, instead of a few packets."""
+
+WORTH_GATHERING: Final = 128 * 1024
+"""For less than this the two system calls would cost more than they save."""
+
+
 class RequestReader:
     """The receiving end of one `Channel`."""
 
-    __slots__ = ("_channel", "_client_raw", "_context", "_frames", "_recv_into", "_shared")
+    __slots__ = (
+        "_channel",
+        "_client_raw",
+        "_context",
+        "_frames",
+        "_gathered",
+        "_recv_into",
+        "_shared",
+        "_sock",
+    )
 
     def __init__(self, channel: Channel, context: RequestChannel, sock: ChannelSocket) -> None:
         self._channel = channel
         self._context = context
         self._recv_into = sock.recv_into
+        self._sock = sock if isinstance(sock, socket.socket) else None  # None with TLS
+        self._gathered = 1
         self._shared = context.received
         self._frames = FrameReader(context.received, context.pool)
         self._client_raw = b""  # the client id of the last request, with its length before it
@@ -150,7 +169,17 @@ class RequestReader:
                 clock.bulk_ns = clock.turn_ns
             if frames.buffer_updated(received) and context.pool.is_out_of_memory:
                 context.check_limits()
+            missing = frames.missing if frames.target == TO_FRAME else 0
+            wanted = min(missing, GATHERED_BYTES) if missing >= WORTH_GATHERING else 1
+            if wanted != self._gathered:
+                self._gather(wanted)
         return received
+
+    def _gather(self, wanted: int) -> None:
+        """Let the system wake the loop when so many bytes are here, or the peer is gone."""
+        if self._sock is not None:
+            self._gathered = wanted
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     # Frames
 
