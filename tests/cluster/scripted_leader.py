@@ -14,7 +14,7 @@ from tidelog.cluster.replica_fetcher import ReplicaFetcherSettings
 from tidelog.cluster.replica_fetcher_manager import ReplicaFetcherManager
 from tidelog.cluster.worker import Worker
 from tidelog.endpoints import Endpoint
-from tidelog.errors import NetworkException
+from tidelog.errors import KafkaError, NetworkException
 from tidelog.metadata.state import PartitionState
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -38,7 +38,7 @@ class ScriptedLeader:
         self.offsets = {-1: 0, -2: 0}
         self.closed = True
         self.version = 17
-        self._waiting: asyncio.Future[FetchResponse] | None = None
+        self._done: Callable[[FetchResponse | None, KafkaError | None], None] | None = None
 
     @property
     def correlation_id(self) -> int:
@@ -57,16 +57,25 @@ class ScriptedLeader:
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
     ) -> R:
-        if isinstance(request, ListOffsetsRequest):
-            found = self._offset(request)
-        else:
-            assert isinstance(request, FetchRequest)
-            request.encode(self.version if version is None else version)  # it can be sent
-            self.fetches.append(request)
-            self._waiting = asyncio.get_running_loop().create_future()
-            found = await self._waiting
+        assert isinstance(request, ListOffsetsRequest)
+        found = self._offset(request)
         assert isinstance(found, answer)
         return found
+
+    def ask(
+        self,
+        request: Message,
+        answer: type[R],
+        done: Callable[[R | None, KafkaError | None], None],
+        *,
+        version: int,
+        timeout: float,
+    ) -> None:
+        assert isinstance(request, FetchRequest)
+        assert answer is FetchResponse
+        request.encode(version)  # it can be sent
+        self.fetches.append(request)
+        self._done = done  # type: ignore[assignment]
 
     def _offset(self, request: ListOffsetsRequest) -> Message:
         (topic,) = request.topics
@@ -81,20 +90,25 @@ class ScriptedLeader:
 
     @property
     def is_asked(self) -> bool:
-        return self._waiting is not None and not self._waiting.done()
+        return self._done is not None
+
+    def _end(self, answer: FetchResponse | None, error: KafkaError | None) -> None:
+        """As a connection does: in a later turn of the loop."""
+        done, self._done = self._done, None
+        assert done is not None
+        asyncio.get_running_loop().call_soon(done, answer, error)
 
     def answer(self, *partitions: PartitionData, error: int = 0, session: int = SESSION) -> None:
-        assert self._waiting is not None
+        assert self.is_asked
         topics = [FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(partitions))]
-        self._waiting.set_result(
-            FetchResponse(error_code=error, session_id=session, responses=topics if partitions else [])
+        self._end(
+            FetchResponse(error_code=error, session_id=session, responses=topics if partitions else []), None
         )
 
     def close(self, reason: str = "") -> None:
         self.closed = True
         if self.is_asked:
-            assert self._waiting is not None
-            self._waiting.set_exception(NetworkException("closed"))
+            self._end(None, NetworkException("closed"))
 
 
 def data(

@@ -152,8 +152,35 @@ class AsyncConnection:
         """Send a request in the newest version that both sides support, and wait for its answer."""
         agreed = self.version_for(type(request)) if version is None else version
         body = await self._exchange(request, agreed, timeout)
+        return self._decoded(request, answer, agreed, body)
+
+    def ask(
+        self,
+        request: Message,
+        answer: type[R],
+        done: Callable[[R | None, KafkaError | None], None],
+        *,
+        version: int,
+        timeout: float,
+    ) -> None:
+        """As `call`, for a caller that needs no task: `done` gets the answer or the error."""
+
+        def received(body: Buffer | None, error: KafkaError | None) -> None:
+            if body is None:
+                done(None, error)
+                return
+            try:
+                decoded = self._decoded(request, answer, version, body)
+            except NetworkException as broken:
+                done(None, broken)
+            else:
+                done(decoded, None)
+
+        self.send(api_key(type(request)), version, (request.encode(version),), received, timeout=timeout)
+
+    def _decoded(self, request: Message, answer: type[R], version: int, body: Buffer) -> R:
         try:
-            decoded, _ = decode(answer, agreed, body)
+            decoded, _ = decode(answer, version, body)
         except ProtocolError as error:
             name = api_name(type(request))
             raise NetworkException(f"{name}: {self.node.address} answered: {error}") from None

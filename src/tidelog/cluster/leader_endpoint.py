@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.cluster.transport import BrokerConnection, EndpointOf, Transport
-from tidelog.errors import NetworkException, error_class
+from tidelog.errors import KafkaError, NetworkException, error_class
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -59,8 +59,17 @@ class LeaderEndPoint:
             raise NetworkException(f"broker {self.leader_id} is not among the live brokers")
         self._connection = await self._transport.connect(self.leader_id, endpoint, timeout=self._timeout)
 
-    async def fetch(self, request: FetchRequest, *, topic_ids: bool) -> FetchResponse:
-        """Send a fetch as this broker. Raises KafkaError."""
+    def fetch(
+        self,
+        request: FetchRequest,
+        done: Callable[[FetchResponse | None, KafkaError | None], None],
+        *,
+        topic_ids: bool,
+    ) -> None:
+        """Send a fetch as this broker; `done` gets the answer or the error.
+
+        Raises KafkaError if the fetch cannot be sent.
+        """
         connection = self._connected()
         version = connection.version_for(FetchRequest, at_most=None if topic_ids else WITHOUT_TOPIC_IDS)
         if version >= WITH_REPLICA_STATE:
@@ -69,7 +78,7 @@ class LeaderEndPoint:
             )
         else:
             request.replica_id = self._broker_id
-        return await connection.call(request, FetchResponse, version=version, timeout=self._timeout)
+        connection.ask(request, FetchResponse, done, version=version, timeout=self._timeout)
 
     async def earliest_offset(self, key: PartitionKey, leader_epoch: int) -> int:
         """The log start offset of the leader. Raises KafkaError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -87,6 +87,15 @@ class FetchListener(Protocol):
         """The partition is not fetched any more, until the controller sends a new state."""
 
 
+class _Parts:
+    """The partitions of one answer."""
+
+    __slots__ = ("unfinished",)
+
+    def __init__(self) -> None:
+        self.unfinished = 1  # ends when all partitions have been looked at
+
+
 class ReplicaFetcher:
     def __init__(
         self,
@@ -112,7 +121,11 @@ class ReplicaFetcher:
         self._changed: dict[PartitionFetchState, None] = {}
         self._delayed: dict[PartitionFetchState, None] = {}
         self._truncating: dict[PartitionFetchState, None] = {}
-        self._unfinished: dict[asyncio.Future[None], None] = {}  # appends and truncations
+        self._unfinished = 0  # appends and truncations under way
+        self._on_finished: asyncio.Event | None = None
+        self._end: asyncio.Future[bool] | None = None  # of `_fetch`: whether there was nothing to fetch
+        self._asked_all = False  # by the request in flight
+        self._parts: _Parts | None = None
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -184,7 +197,8 @@ class ReplicaFetcher:
         if self._task is not None:
             await asyncio.wait([self._task])
         while self._unfinished:
-            await asyncio.wait(list(self._unfinished))
+            self._on_finished = asyncio.Event()
+            await self._on_finished.wait()
 
     # -- the loop
 
@@ -239,26 +253,69 @@ class ReplicaFetcher:
         return seconds if self.leader.is_known else min(seconds, UNKNOWN_LEADER_SECONDS)
 
     async def _fetch(self) -> None:
+        """Fetch again and again, until something else has to be done first.
+
+        The answers do not wake a task: each is appended, and the next request is sent, in the turn of the
+        loop that receives the answer or ends the last append.
+        """
+        self._end = asyncio.get_running_loop().create_future()
+        self._send()
+        if await self._end:
+            await self._wait_for_work()
+
+    def _send(self) -> None:
+        """Send the next request, if there is something to fetch."""
         request = self._next_request()
         if request is None:
-            await self._wait_for_work()
+            self._end_fetch(is_idle=True)
             return
-        asked_all = self._session.is_full
-        answer = await self.leader.fetch(request, topic_ids=self._session.uses_topic_ids)
+        self._asked_all = self._session.is_full
+        self.leader.fetch(request, self._answered, topic_ids=self._session.uses_topic_ids)
+
+    def _end_fetch(self, *, is_idle: bool = False, error: BaseException | None = None) -> None:
+        if self._end is None or self._end.done():
+            return
+        if error is not None:
+            self._end.set_exception(error)
+        else:
+            self._end.set_result(is_idle)
+
+    def _answered(self, answer: FetchResponse | None, error: KafkaError | None) -> None:
+        if self._closed:
+            return
+        try:
+            if answer is None:
+                assert error is not None
+                self._end_fetch(error=error)
+            elif self._accept(answer):
+                self._process(answer)
+        except Exception as failure:
+            self._end_fetch(error=failure)
+
+    def _accept(self, answer: FetchResponse) -> bool:
+        """Whether the answer has partitions; otherwise a new session begins. Raises KafkaError."""
         self.answers += 1
         self._failures = 0
         if answer.error_code:
             self._session.reset()
             self._changed.update(dict.fromkeys(self.states.values()))
-            if answer.error_code in SESSION_ERRORS:
-                log.info("%s: broker %d begins a new session: %s", self.name, self.leader.leader_id,
-                         error_class(answer.error_code).__name__)  # fmt: skip
-                return
-            raise error_class(answer.error_code)("the fetch was refused")
+            if answer.error_code not in SESSION_ERRORS:
+                raise error_class(answer.error_code)("the fetch was refused")
+            log.info("%s: broker %d begins a new session: %s", self.name, self.leader.leader_id,
+                     error_class(answer.error_code).__name__)  # fmt: skip
+            self._end_fetch()
+            return False
         self._session.answered(answer.session_id)
-        if asked_all and answer.session_id == 0:
+        if self._asked_all and answer.session_id == 0:
             self._changed.update(dict.fromkeys(self.states.values()))  # each request names all partitions
-        await self._process(answer)
+        return True
+
+    def _continue(self) -> None:
+        """The last answer is processed: fetch again, unless something else has to be done first."""
+        if self._truncating or self._closed or not self.leader.is_connected:
+            self._end_fetch()
+        else:
+            self._send()
 
     def _next_request(self) -> FetchRequest | None:
         now = self._clock.monotonic()
@@ -317,17 +374,30 @@ class ReplicaFetcher:
 
     # -- an answer
 
-    async def _process(self, answer: FetchResponse) -> None:
-        waiting: list[asyncio.Future[None]] = []
+    def _process(self, answer: FetchResponse) -> None:
+        """Append the records of an answer. The next fetch follows when the last of them are appended."""
+        self._parts = parts = _Parts()
         for topic in answer.responses:
             for data in topic.partitions:
                 state = self._state_of(topic, data.partition_index)
                 if state is not None and state.in_session and state.session_offset == state.fetch_offset:
-                    pending = self._take(state, data)
-                    if pending is not None:
-                        waiting.append(pending)
-        if waiting:
-            await asyncio.wait(waiting)
+                    self._take(state, data, parts)
+        self._part_ended(parts)
+
+    def _part_ended(self, parts: _Parts) -> None:
+        parts.unfinished -= 1
+        if parts.unfinished or parts is not self._parts:
+            return
+        self._parts = None
+        try:
+            self._continue()
+        except Exception as failure:
+            self._end_fetch(error=failure)
+
+    def _part_begins(self, parts: _Parts, work: Coroutine[None, None, None]) -> None:
+        """Handle a partition in a task, which the next fetch follows."""
+        parts.unfinished += 1
+        asyncio.ensure_future(work).add_done_callback(lambda _: self._part_ended(parts))
 
     def _state_of(
         self, topic: FetchResponse.FetchableTopicResponse, index: int
@@ -337,35 +407,28 @@ class ReplicaFetcher:
         found = self._session.find(topic.topic_id, index)
         return found if found is not None and self._is_current(found) else None
 
-    def _take(
-        self, state: PartitionFetchState, data: FetchResponse.PartitionData
-    ) -> asyncio.Future[None] | None:
-        """Handle the answer for a partition; returns the rest of the work, if there is any."""
+    def _take(self, state: PartitionFetchState, data: FetchResponse.PartitionData, parts: _Parts) -> None:
+        """Handle the answer for a partition."""
         if data.error_code:
-            return self._refused(state, data.error_code)
+            self._refused(state, data.error_code, parts)
+            return
         if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
-            return self._diverged(state, data.diverging_epoch)
+            self._diverged(state, data.diverging_epoch, parts)
+            return
         records = cast("Buffer | None", data.records)  # only answers of a broker have parts of files
         size = 0 if records is None else len(records)
         if records is None or size == 0:
             self._take_watermarks(state, data)
-            return None
-        ended = self._begin_work()
+            return
+        parts.unfinished += 1
+        self._unfinished += 1
 
         def done(appended: FetchedRecords | None, error: BaseException | None) -> None:
-            self._end_work(ended)
-            if not self._is_current(state):
-                return
-            if error is not None:
-                self._append_failed(state, error)
-                return
-            self.bytes_fetched += size
-            self._listener.fetched(state, size)
-            if appended is not None:
-                state.fetch_offset = appended.last_offset + 1
-                state.last_fetched_epoch = appended.last_epoch
-                self._changed[state] = None
-            self._take_watermarks(state, data)
+            self._end_work()
+            try:
+                self._appended(state, data, size, appended, error)
+            finally:
+                self._part_ended(parts)
 
         now_ms = self._clock.ms()
         state.partition.appends.put(
@@ -379,7 +442,27 @@ class ReplicaFetcher:
                 scheduler=self._scheduler,
             )
         )
-        return None if ended.done() else ended
+
+    def _appended(
+        self,
+        state: PartitionFetchState,
+        data: FetchResponse.PartitionData,
+        size: int,
+        appended: FetchedRecords | None,
+        error: BaseException | None,
+    ) -> None:
+        if not self._is_current(state):
+            return
+        if error is not None:
+            self._append_failed(state, error)
+            return
+        self.bytes_fetched += size
+        self._listener.fetched(state, size)
+        if appended is not None:
+            state.fetch_offset = appended.last_offset + 1
+            state.last_fetched_epoch = appended.last_epoch
+            self._changed[state] = None
+        self._take_watermarks(state, data)
 
     def _take_watermarks(self, state: PartitionFetchState, data: FetchResponse.PartitionData) -> None:
         state.refusals = 0
@@ -402,15 +485,16 @@ class ReplicaFetcher:
 
     # -- errors of a partition
 
-    def _refused(self, state: PartitionFetchState, code: int) -> asyncio.Future[None] | None:
+    def _refused(self, state: PartitionFetchState, code: int, parts: _Parts) -> None:
         name, leader = state.partition.name, self.leader.leader_id
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return asyncio.ensure_future(self._restart(state))
+            self._part_begins(parts, self._restart(state))
+            return
         if code == ErrorCode.FENCED_LEADER_EPOCH:
             # The controller will send the epoch to this broker soon.
             reason = f"broker {leader} leads it with a newer epoch than {state.leader_epoch}"
             self._fail(state, reason, logging.WARNING)
-            return None
+            return
         level = logging.DEBUG if code in QUIET_ERRORS else logging.WARNING
         log.log(level, "%s: broker %d answered %s", name, leader, error_class(code).__name__)
         seconds = self._settings.backoff_ms / 1000
@@ -419,16 +503,15 @@ class ReplicaFetcher:
             seconds = min(seconds, FIRST_RETRY_SECONDS * 2**state.refusals)
             state.refusals = min(state.refusals + 1, MAX_DOUBLINGS)
         self._delay(state, seconds)
-        return None
 
     def _diverged(
-        self, state: PartitionFetchState, diverging: FetchResponse.EpochEndOffset
-    ) -> asyncio.Future[None]:
+        self, state: PartitionFetchState, diverging: FetchResponse.EpochEndOffset, parts: _Parts
+    ) -> None:
         found = state.partition.log_or_raise()
         offset = truncation_offset(found, diverging.epoch, diverging.end_offset)
         log.info("%s diverges from its leader in epoch %d: it is truncated to %d", state.partition.name,
                  diverging.epoch, offset)  # fmt: skip
-        return asyncio.ensure_future(self._truncate(state, offset))
+        self._part_begins(parts, self._truncate(state, offset))
 
     async def _restart(self, state: PartitionFetchState) -> None:
         """The leader has no records at the fetch offset: continue where it has some."""
@@ -452,15 +535,10 @@ class ReplicaFetcher:
             if self._is_current(state):
                 self._delay(state, self._settings.backoff_ms / 1000)
 
-    def _begin_work(self) -> asyncio.Future[None]:
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unfinished[ended] = None
-        return ended
-
-    def _end_work(self, ended: asyncio.Future[None]) -> None:
-        del self._unfinished[ended]
-        if not ended.done():
-            ended.set_result(None)
+    def _end_work(self) -> None:
+        self._unfinished -= 1
+        if not self._unfinished and self._on_finished is not None:
+            self._on_finished.set()
 
     # -- truncation
 
@@ -472,10 +550,13 @@ class ReplicaFetcher:
             await self._truncate(state, state.fetch_offset)
 
     async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
-        ended = self._begin_work()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unfinished += 1
 
         def done(end: int, error: BaseException | None) -> None:
-            self._end_work(ended)
+            self._end_work()
+            if not ended.done():  # the fetcher may be closed meanwhile
+                ended.set_result(None)
             if not self._is_current(state):
                 return
             if error is not None:

@@ -38,6 +38,20 @@ class BrokerConnection(Protocol):
         connection is closed then), UnsupportedVersion if the other side does not have the version.
         """
 
+    def ask(
+        self,
+        request: Message,
+        answer: type[R],
+        done: Callable[[R | None, KafkaError | None], None],
+        *,
+        version: int,
+        timeout: float,
+    ) -> None:
+        """Send a request and call `done` with its answer, or with the error that `call` would raise.
+
+        `done` is called once, in the turn of the loop that receives the answer.
+        """
+
     def close(self, reason: str = "it was closed") -> None: ...
 
 
