@@ -25,6 +25,8 @@ SMALL_FRAMES = 64 * 1024
 # For a large frame the system collects this many bytes before it wakes us, instead of a few packets.
 GATHERED = 1 << 20
 MAX_PARTS = 512  # the system accepts 1024 at a time
+SMALL_BYTES = 4096
+"""Up to this size a copy of a request costs less than a list of its parts."""
 LOOK_AGAIN_SECONDS = 0.005
 
 _LENGTH = struct.Struct(">i")
@@ -159,16 +161,36 @@ class PlainStream:
         if self._closed:
             return
         idle = not self._queue
+        if idle and drained is None and len(parts) == 2 and len(parts[0]) + len(parts[1]) <= SMALL_BYTES:
+            self._send_small(b"".join(parts))
+            return
         self._queue.extend(memoryview(part) for part in parts if len(part))
         if drained is not None:
             self._drained.append(drained)
         if idle:
             self._send()
-            if self._queue and not self._closed:
-                if self._direct is not None:
-                    self._direct.modify(self._socket.fileno(), READ | WRITE)
-                else:
-                    self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._await_writable()
+
+    def _send_small(self, data: bytes) -> None:
+        """Send a small request: header and body."""
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        if sent < len(data):
+            self._queue.append(memoryview(data)[sent:])
+            self._await_writable()
+
+    def _await_writable(self) -> None:
+        if not self._queue or self._closed:
+            return
+        if self._direct is not None:
+            self._direct.modify(self._socket.fileno(), READ | WRITE)
+        else:
+            self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def close(self) -> None:
         if self._closed:

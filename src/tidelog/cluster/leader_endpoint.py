@@ -36,6 +36,7 @@ class LeaderEndPoint:
         self._broker_epoch = broker_epoch
         self._timeout = timeout
         self._connection: BrokerConnection | None = None
+        self._fetch_versions: dict[bool, int] = {}  # of the connection, with and without topic ids
 
     @property
     def is_connected(self) -> bool:
@@ -57,6 +58,7 @@ class LeaderEndPoint:
         endpoint = self._endpoint_of(self.leader_id)
         if endpoint is None:
             raise NetworkException(f"broker {self.leader_id} is not among the live brokers")
+        self._fetch_versions.clear()
         self._connection = await self._transport.connect(self.leader_id, endpoint, timeout=self._timeout)
 
     def fetch(
@@ -71,7 +73,10 @@ class LeaderEndPoint:
         Raises KafkaError if the fetch cannot be sent.
         """
         connection = self._connected()
-        version = connection.version_for(FetchRequest, at_most=None if topic_ids else WITHOUT_TOPIC_IDS)
+        version = self._fetch_versions.get(topic_ids)
+        if version is None:
+            version = connection.version_for(FetchRequest, at_most=None if topic_ids else WITHOUT_TOPIC_IDS)
+            self._fetch_versions[topic_ids] = version
         if version >= WITH_REPLICA_STATE:
             request.replica_state = FetchRequest.ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()

@@ -27,10 +27,6 @@ PARTITIONS_PER_SLICE: Final = 200
 
 NULL: Final = -1
 NO_TAGS: Final = b"\0"
-ONE: Final = b"\2"
-"""The count of a list with one entry, in versions with tags."""
-ENDS: Final = 3 * NO_TAGS
-"""The ends of a partition, of its topic and of the answer."""
 DIVERGING_TAG: Final = 0
 DIVERGING: Final = struct.Struct(">iqx")
 CURRENT_LEADER_TAG: Final = 1
@@ -57,8 +53,10 @@ class FetchAnswerWriter:
         "_has_preferred_replica",
         "_has_session",
         "_names_by_id",
+        "_one",
         "_plain",
         "_plain_size",
+        "_tail",
         "_transaction_size",
     )
 
@@ -78,6 +76,8 @@ class FetchAnswerWriter:
         # With an empty list of transactions and without tags; the size of the records comes on top.
         self._plain_size = plain.size + self._flexible
         self._transaction_size = TRANSACTION.size + self._flexible
+        self._one = self._count(1)
+        self._tail = 3 * NO_TAGS if self._flexible else b""  # of a partition, its topic and the answer
 
     def write(
         self,
@@ -91,7 +91,7 @@ class FetchAnswerWriter:
 
         `leaders` finds the leaders of partitions that this broker does not lead.
         """
-        if leaders is None and self._flexible and len(answers) == 1:
+        if len(answers) == 1 and answers[0].error is None and answers[0].diverging is None:
             return self._write_one(header, error, session_id, answers[0])
         parts: list[Part] = []
         out = [header, self._head(error, session_id)]
@@ -108,20 +108,21 @@ class FetchAnswerWriter:
         return parts
 
     def _write_one(self, header: bytes, error: int, session_id: int, answer: FetchedPartition) -> list[Part]:
-        """`write` for one partition in a version with tags: the usual answer."""
+        """`write` for a single partition: the answer to most fetches of a session."""
         records = answer.records
         head = b"".join(
             (
                 header,
-                HEAD.pack(0, error, session_id),
-                ONE,
+                self._head(error, session_id),
+                self._one,
                 self._topic(answer.wanted.topic),
-                ONE,
+                self._one,
                 self._partition(answer, 0 if records is None else records.size),
             )
         )
-        end = ENDS if answer.diverging is None else _diverging(*answer.diverging) + NO_TAGS + NO_TAGS
-        return [head + end] if records is None else [head, records, end]
+        if records is None:
+            return [head + self._tail]
+        return [head, records, self._tail] if self._tail else [head, records]
 
     def size(self, answers: list[FetchedPartition]) -> int:
         """How many bytes `write` gives without a header and without leaders; it encodes nothing."""
