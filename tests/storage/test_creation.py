@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.storage.helpers import NOW, append
+from tests.storage.helpers import NOW, append, batch
 from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
@@ -103,6 +103,62 @@ def test_many_logs_cost_one_sync_a_folder() -> None:
     before = disk.syncs
     assert storage.delete(100) is None
     assert disk.syncs - before == 3
+
+
+LOG_FILE = "00000000000000000000.log"
+INDEXES = {"00000000000000000000.index", "00000000000000000000.timeindex"}
+
+
+def test_a_new_log_is_a_folder_with_two_files() -> None:
+    """A file system can take a millisecond to find a free inode for each new file."""
+    storage = Storage()
+    storage.make(3)
+    for partition in range(3):
+        assert set(storage.disk.listdir(f"/data/t-{partition}")) == {LOG_FILE, "partition.metadata"}
+    again = Storage(disk=storage.disk.after_crash(random.Random(1)))
+    assert set(storage.disk.listdir("/data/t-0")) >= {LOG_FILE}
+    assert not INDEXES & set(storage.disk.listdir("/data/t-0")), "a start after a crash makes none either"
+    assert append(again.manager.get_or_create("t", 0, ID, CONFIG)).base_offset == 0
+
+
+def test_the_index_files_of_a_new_log_come_with_a_clean_stop() -> None:
+    storage = Storage()
+    storage.make(2)
+    log = storage.manager.get_or_create("t", 0, ID, CONFIG)
+    for _ in range(3):
+        append(log, batch(value=b"v" * 5000))
+    storage.manager.shutdown()
+    for partition in range(2):
+        assert set(storage.disk.listdir(f"/data/t-{partition}")) >= INDEXES, "a stop of Kafka leaves them, too"
+    assert storage.disk.read("/data/t-0/00000000000000000000.index")
+    again = Storage(disk=storage.disk)
+    assert again.manager.get_or_create("t", 0, ID, CONFIG).log_end_offset == 3
+    assert again.manager.get_or_create("t", 1, ID, CONFIG).log_end_offset == 0
+
+
+def test_a_roll_makes_one_file_and_the_next_flush_the_indexes_before_it() -> None:
+    storage = Storage()
+    storage.make(1)
+    log = storage.manager.get_or_create("t", 0, ID, CONFIG)
+    append(log)
+    before = set(storage.disk.listdir("/data/t-0"))
+    log.roll(NOW)
+    assert set(storage.disk.listdir("/data/t-0")) - before == {"00000000000000000001.log"}
+    append(log)
+    log.flush(NOW)
+    assert set(storage.disk.listdir("/data/t-0")) >= INDEXES
+
+
+def test_a_new_segment_does_not_take_the_indexes_of_an_earlier_one() -> None:
+    storage = Storage()
+    storage.make(1)
+    for name in INDEXES:
+        storage.disk.write(f"/data/t-0/{name}", b"\0\0\0\1" * 3)
+    storage.disk.unlink(f"/data/t-0/{LOG_FILE}")
+    again = Storage(disk=storage.disk.after_crash(random.Random(1)))
+    log = again.manager.get_or_create("t", 0, ID, CONFIG)
+    assert not INDEXES & set(again.disk.listdir("/data/t-0"))
+    assert log.log_end_offset == 0
 
 
 def test_asking_for_logs_that_are_there_does_nothing() -> None:

@@ -43,7 +43,8 @@ SNAPSHOT = ".snapshot"
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
-SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+INDEX_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES)
 
 NEVER = (1 << 63) - 1
 CHECK_NEXT = -(1 << 63)  # a roll timestamp before every batch: the next append checks whether to roll
@@ -134,17 +135,17 @@ class LogSegment:
     def create(
         cls, disk: Disk, files: FileCache, directory: str, base_offset: int, index_bytes: int, now_ms: int
     ) -> LogSegment:
-        """Create an empty segment with its files. OSError if one cannot be created; then none is left.
+        """Create an empty segment with its log file. OSError if it cannot be created; then no file is left.
 
-        Recovery would end the log at a leftover log file without batches.
+        Recovery would end the log at a leftover log file without batches. The index files come with the first
+        flush after the roll, or with a clean stop: a file system can take longer for a new file than for a
+        write. Files of an earlier segment with this base offset are removed.
         """
         segment = cls(disk, files, directory, base_offset, 0, index_bytes)
         try:
             segment._file = disk.open(segment.path(LOG), create=True)
             segment._file.truncate(0)
-            disk.write(segment.path(OFFSET_INDEX), b"")
-            disk.write(segment.path(TIME_INDEX), b"")
-            disk.unlink(segment.path(TRANSACTION_INDEX))
+            segment.remove_index_files()
         except OSError:
             for suffix in SEGMENT_SUFFIXES:
                 disk.unlink(segment.path(suffix))
@@ -341,6 +342,11 @@ class LogSegment:
             self.has_loose_tail = False
         for suffix, data in self.index_files():
             self.write_index(suffix, data)
+
+    def remove_index_files(self) -> None:
+        """Remove the index files of a segment without batches: a missing index is an empty one."""
+        for suffix in INDEX_SUFFIXES:
+            self._disk.unlink(self.path(suffix))
 
     def indexes_written(self) -> None:
         """The indexes are in their files: free their memory."""

@@ -205,7 +205,10 @@ def recover_segment(
     segment.replace_aborted(aborted)
     segment.replace_indexes(offsets, times, max_timestamp, offset_of_max)
     segment.complete()
-    segment.write_indexes()
+    if valid:
+        segment.write_indexes()
+    else:
+        segment.remove_index_files()
     return next_offset, size - valid
 
 
@@ -379,7 +382,8 @@ def load_log(
         has_epochs = False
     producers = ProducerStateManager(config.producer_id_expiration_ms)
     topic_id = read_topic_id(disk, directory) if has_metadata else None
-    if not segments:
+    is_new = not segments
+    if is_new:
         segments = [
             LogSegment.create(disk, files, directory, log_start_offset, config.segment_index_bytes, now_ms)
         ]
@@ -390,7 +394,10 @@ def load_log(
         listed, epochs, producers, snapshots, topic_id, log_start_offset, log_start_offset, point
     )
     end = _end_of_clean_segment(disk, listed[-1]) if clean else None
-    if end is not None:
+    if is_new:  # there is nothing to read, and no index to rebuild
+        reload_producers(listed, snapshots, producers, log_start_offset, now_ms)
+        loaded.recovery_point = min(point, log_start_offset)
+    elif end is not None:
         loaded.log_end_offset = loaded.recovery_point = end
         had_snapshots = bool(snapshots)
         reload_producers(listed, snapshots, producers, end, now_ms, assume_none=not had_snapshots)
