@@ -21,7 +21,7 @@ Slices = Generator[None, None, R]
 SLICE_NS: Final = 200_000
 """A produce that comes meanwhile waits for a slice: one takes about as long as the produce itself."""
 
-ITEMS_PER_TURN: Final = 100
+ITEMS_PER_TURN: Final = 50
 """About a millisecond of work. A count, not a time, so that a simulation replays the same turns."""
 
 
@@ -54,6 +54,34 @@ async def finished(work: Slices[R], slice_ns: int = SLICE_NS) -> R:
         except StopIteration as done:
             return cast("R", done.value)
         await asyncio.sleep(0)
+
+
+class TaskSlices:
+    """The slices of a coroutine that awaits other things between its items.
+
+    `await slices.item()` after each item lets other tasks run when the slice is over.
+    """
+
+    __slots__ = ("_end", "_left", "_slice_ns")
+
+    def __init__(self, slice_ns: int = SLICE_NS) -> None:
+        self._slice_ns = slice_ns
+        self._begin()
+
+    def _begin(self) -> None:
+        self._left = _items_per_slice()
+        self._end = perf_counter_ns() + self._slice_ns
+
+    async def item(self) -> None:
+        """Note that an item is done. The next one may come in a later turn of the loop."""
+        if self._left is None:
+            is_over = perf_counter_ns() >= self._end
+        else:
+            self._left -= 1
+            is_over = self._left <= 0
+        if is_over:
+            await asyncio.sleep(0)
+            self._begin()
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[list[T]]:

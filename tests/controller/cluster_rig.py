@@ -218,7 +218,13 @@ class ScriptedConnection:
         self._gone = asyncio.get_running_loop().create_future()
 
     async def call(
-        self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        answer: type[R],
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+        in_slices: bool = False,
     ) -> R:
         assert version is not None
         assert not self.closed

@@ -217,7 +217,13 @@ class FakeConnection:
         return self._is_closed or is_refused or not self._broker.is_up
 
     async def call(
-        self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        answer: type[R],
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+        in_slices: bool = False,
     ) -> R:
         assert version is not None
         self.correlation_id += 1

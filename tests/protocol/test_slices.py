@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 import pytest
@@ -18,7 +19,7 @@ from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.reader import MAX_ELEMENTS
 from tidelog.protocol.source import ELEMENTS_PER_SLICE
-from tidelog.slices import Slices
+from tidelog.slices import Slices, TaskSlices
 
 R = TypeVar("R")
 
@@ -77,3 +78,56 @@ def test_unknown_tagged_fields_count_as_elements() -> None:
     message.unknown_tags = {100 + n: b"" for n in range(MAX_ELEMENTS + 1)}
     with pytest.raises(ProtocolError, match=f"{MAX_ELEMENTS + 1} tagged fields"):
         run(sliced_decoder_for(MetadataRequest, 9)(message.encode(9), 0))
+
+
+def test_a_coroutine_gives_the_loop_back_when_a_slice_is_over() -> None:
+    async def main() -> tuple[int, int]:
+        turns, is_done = 0, False
+
+        async def others() -> None:
+            nonlocal turns
+            while not is_done:
+                turns += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(others())
+        await asyncio.sleep(0)
+        slices = TaskSlices(slice_ns=0)
+        for _ in range(100):
+            await slices.item()
+        short, turns = turns, 0
+        slices = TaskSlices(slice_ns=1 << 60)
+        for _ in range(100):
+            await slices.item()
+        is_done = True
+        await ticking
+        return short, turns
+
+    short, long = asyncio.run(main())
+    assert short >= 100
+    assert long <= 1
+
+
+def test_the_slices_of_a_coroutine_end_by_count_on_a_loop_that_says_so() -> None:
+    class Loop(asyncio.SelectorEventLoop):
+        items_per_slice = 7
+
+    async def main() -> list[int]:
+        handled: list[int] = []
+        now = 0
+
+        def end_turn() -> None:
+            nonlocal now
+            handled.append(now)
+            now = 0
+            asyncio.get_running_loop().call_soon(end_turn)
+
+        asyncio.get_running_loop().call_soon(end_turn)
+        slices = TaskSlices(slice_ns=0)
+        for _ in range(70):
+            now += 1
+            await slices.item()
+        return handled
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        assert set(runner.run(main())) == {0, 7}

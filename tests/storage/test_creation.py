@@ -129,7 +129,7 @@ def test_the_index_files_of_a_new_log_come_with_a_clean_stop() -> None:
         append(log, batch(value=b"v" * 5000))
     storage.manager.shutdown()
     for partition in range(2):
-        assert set(storage.disk.listdir(f"/data/t-{partition}")) >= INDEXES, "a stop of Kafka leaves them, too"
+        assert set(storage.disk.listdir(f"/data/t-{partition}")) >= INDEXES, "as a stop of Kafka"
     assert storage.disk.read("/data/t-0/00000000000000000000.index")
     again = Storage(disk=storage.disk)
     assert again.manager.get_or_create("t", 0, ID, CONFIG).log_end_offset == 3

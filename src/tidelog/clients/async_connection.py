@@ -14,7 +14,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tidelog import __version__
 from tidelog.clients.connection import CLOSED, agreed_version, api_key, api_name, reason_of, tls_reason
@@ -35,9 +35,10 @@ from tidelog.errors import (
 )
 from tidelog.protocol import api as api_table
 from tidelog.protocol.headers import read_response_header, request_header
-from tidelog.protocol.message import Message, decode
+from tidelog.protocol.message import Message, decode, sliced_decoder_for, sliced_encoder_for
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.wire import Buffer, ProtocolError
+from tidelog.slices import finished
 
 log = logging.getLogger("tidelog.clients")
 
@@ -147,12 +148,28 @@ class AsyncConnection:
         return agreed_version(request, self.versions, self.node.address, at_most)
 
     async def call(
-        self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        answer: type[R],
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+        in_slices: bool = False,
     ) -> R:
-        """Send a request in the newest version that both sides support, and wait for its answer."""
+        """Send a request in the newest version that both sides support, and wait for its answer.
+
+        With `in_slices` other tasks run while the request is encoded and the answer is decoded.
+        """
         agreed = self.version_for(type(request)) if version is None else version
-        body = await self._exchange(request, agreed, timeout)
-        return self._decoded(request, answer, agreed, body)
+        parts = await _encoded_in_slices(request, agreed) if in_slices else (request.encode(agreed),)
+        body = await self._exchange_parts(request, agreed, parts, timeout)
+        if not in_slices:
+            return self._decoded(request, answer, agreed, body)
+        try:
+            decoded, _ = await finished(sliced_decoder_for(answer, agreed)(body, 0))
+        except ProtocolError as error:
+            raise self._unreadable(request, error) from None
+        return self._with_throttle(decoded)
 
     def ask(
         self,
@@ -182,10 +199,16 @@ class AsyncConnection:
         try:
             decoded, _ = decode(answer, version, body)
         except ProtocolError as error:
-            name = api_name(type(request))
-            raise NetworkException(f"{name}: {self.node.address} answered: {error}") from None
-        self.throttle(getattr(decoded, "throttle_time_ms", 0))
-        return decoded
+            raise self._unreadable(request, error) from None
+        return self._with_throttle(decoded)
+
+    def _unreadable(self, request: Message, error: ProtocolError) -> NetworkException:
+        return NetworkException(f"{api_name(type(request))}: {self.node.address} answered: {error}")
+
+    def _with_throttle(self, answer: R) -> R:
+        """The answer, after its throttle time was noted."""
+        self.throttle(getattr(answer, "throttle_time_ms", 0))
+        return answer
 
     def send(
         self,
@@ -382,8 +405,13 @@ class AsyncConnection:
 
     async def _exchange(self, request: Message, version: int, timeout: float | None = None) -> Buffer:
         """Send a request and wait for the bytes of its answer."""
+        return await self._exchange_parts(request, version, (request.encode(version),), timeout)
+
+    async def _exchange_parts(
+        self, request: Message, version: int, parts: Sequence[Buffer], timeout: float | None
+    ) -> Buffer:
         waiter, done = self._waiter()
-        self.send(api_key(type(request)), version, (request.encode(version),), done, timeout=timeout)
+        self.send(api_key(type(request)), version, parts, done, timeout=timeout)
         return await waiter
 
     def _waiter(self) -> tuple[asyncio.Future[Buffer], Done]:
@@ -459,3 +487,8 @@ class AsyncConnection:
         held, self._held = self._held or (), None
         for send in held:
             send()
+
+
+async def _encoded_in_slices(request: Message, version: int) -> Sequence[Buffer]:
+    parts = await finished(sliced_encoder_for(type(request), version)(request, b""))
+    return cast("Sequence[Buffer]", parts)  # no request has file parts

@@ -35,13 +35,14 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from tidelog.slices import Slices, TaskSlices, finished
 from tidelog.storage.config import LogConfig
 from tidelog.storage.log_creation import WantedLog
 
 log = logging.getLogger("tidelog.cluster")
 
-SECONDS_A_TURN: Final = 0.005
-"""How long the changes of a request may keep the loop from other requests at a time."""
+CHANGES_NS: Final = 500_000
+"""How long the changes of a request keep the loop from other requests at a time."""
 
 ROOM_SECONDS: Final = 5.0
 """When the controller is asked again for the states of partitions whose logs had no room."""
@@ -118,8 +119,6 @@ class ReplicaStates:
         self._overrides = overrides
         self._log_config = log_config
         self._coordinators = coordinators
-        self._clock = replicas.clock
-        self._turn_ends = 0.0
         self._lock = asyncio.Lock()
         self._waits_for_room = False
         self.controller_epoch = 0
@@ -142,42 +141,32 @@ class ReplicaStates:
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         async with self._lock:
             self._check_controller(request.controller_id, request.controller_epoch)
+            slices = TaskSlices(CHANGES_NS)
             outcomes: dict[PartitionKey, int] = {}
-            changes = await self._accepted(request, outcomes)
-            self._stop_fetching(change.key for change in changes if self._has_new_leader(change))
-            await self._make_logs(changes)
+            changes = await self._accepted(request, outcomes, slices)
+            self._stop_fetching([change.key for change in changes if self._has_new_leader(change)])
+            await self._make_logs(changes, slices)
             self._wait_for_room()
             followed: list[Partition] = []
             for change in changes:
                 outcomes[change.key] = await self._outcome(change.key, self._apply(change, followed))
+                await slices.item()
             if self.fetchers is not None:
                 self.fetchers.add(followed)
                 self.fetchers.end_idle()
-        return LeaderAndIsrResponse(
-            topics=[
-                LeaderAndIsrResponse.LeaderAndIsrTopicError(
-                    topic_id=topic.topic_id,
-                    partition_errors=[
-                        LeaderAndIsrResponse.LeaderAndIsrPartitionError(
-                            partition_index=partition.partition_index,
-                            error_code=outcomes[topic.topic_name, partition.partition_index],
-                        )
-                        for partition in topic.partition_states
-                    ],
-                )
-                for topic in request.topic_states
-            ]
-        )
+        return await finished(_leader_and_isr_response(request, outcomes))
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         async with self._lock:
             self._check_controller(request.controller_id, request.controller_epoch)
+            slices = TaskSlices(CHANGES_NS)
             outcomes: dict[PartitionKey, int] = {}
             deleted: list[PartitionKey] = []
             for topic in request.topic_states:
                 for partition in topic.partition_states:
                     key = (topic.topic_name, partition.partition_index)
                     outcomes[key] = await self._outcome(key, self._stop(key, partition))
+                    await slices.item()
                     if partition.delete_partition and not outcomes[key]:
                         deleted.append(key)
             if self.fetchers is not None:
@@ -220,7 +209,7 @@ class ReplicaStates:
         self.controller_epoch = epoch
 
     async def _accepted(
-        self, request: LeaderAndIsrRequest, outcomes: dict[PartitionKey, int]
+        self, request: LeaderAndIsrRequest, outcomes: dict[PartitionKey, int], slices: TaskSlices
     ) -> list[PartitionChange]:
         """The changes to make; `outcomes` gets the error codes of the others."""
         changes = []
@@ -236,7 +225,7 @@ class ReplicaStates:
                     level = logging.INFO if isinstance(error, StaleControllerEpoch) else logging.WARNING
                     log.log(level, "the controller's state of %s-%d is refused: %s", *change.key, error)
                     outcomes[change.key] = error.code
-                await self._give_way()
+                await slices.item()
         return changes
 
     def _check(self, change: PartitionChange) -> None:
@@ -247,7 +236,7 @@ class ReplicaStates:
         log_id = None if found is None else found.topic_id
         check_leader_and_isr(current, log_id, change, self._replicas.broker_id)
 
-    async def _make_logs(self, changes: list[PartitionChange]) -> None:
+    async def _make_logs(self, changes: list[PartitionChange], slices: TaskSlices) -> None:
         """Create the missing logs durably, off the loop. `_apply` meets the errors."""
         try:
             await self._overrides.load([change.topic for change in changes])
@@ -257,7 +246,11 @@ class ReplicaStates:
             log.error("the settings of new logs cannot be read: %s", error)
             raise UnknownServerError(f"the settings of new logs cannot be read: {error}") from error
         for is_new in (True, False):
-            wanted = [self._wanted_log(change) for change in changes if change.is_new is is_new]
+            wanted: list[WantedLog] = []
+            for change in changes:
+                if change.is_new is is_new:
+                    wanted.append(self._wanted_log(change))
+                    await slices.item()
             if wanted:
                 await self._create_logs(wanted, is_new)
 
@@ -374,8 +367,6 @@ class ReplicaStates:
             log.error("the deletion of %d partitions is not durable: %s", len(deleted), error)
             outcomes.update(dict.fromkeys(deleted, error.code))
 
-    # -- turns
-
     async def _outcome(self, key: PartitionKey, change: Awaitable[None]) -> int:
         try:
             await change
@@ -385,14 +376,25 @@ class ReplicaStates:
         except Exception:
             log.exception("%s-%d cannot be as the controller wants it", *key)
             return UnknownServerError.code
-        finally:
-            await self._give_way()
         return 0
 
-    async def _give_way(self) -> None:
-        if self._clock.monotonic() >= self._turn_ends:
-            await asyncio.sleep(0)
-            self._turn_ends = self._clock.monotonic() + SECONDS_A_TURN
+
+def _leader_and_isr_response(
+    request: LeaderAndIsrRequest, outcomes: Mapping[PartitionKey, int]
+) -> Slices[LeaderAndIsrResponse]:
+    response = LeaderAndIsrResponse(topics=[])
+    for topic in request.topic_states:
+        answered = LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=[])
+        response.topics.append(answered)
+        for partition in topic.partition_states:
+            index = partition.partition_index
+            answered.partition_errors.append(
+                LeaderAndIsrResponse.LeaderAndIsrPartitionError(
+                    partition_index=index, error_code=outcomes[topic.topic_name, index]
+                )
+            )
+            yield
+    return response
 
 
 def _state(wanted: LeaderAndIsrRequest.LeaderAndIsrPartitionState) -> PartitionState:

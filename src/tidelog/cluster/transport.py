@@ -30,9 +30,17 @@ class BrokerConnection(Protocol):
         """The newest version of a request that both sides have. UnsupportedVersion if there is none."""
 
     async def call(
-        self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        answer: type[R],
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+        in_slices: bool = False,
     ) -> R:
         """Send a request and return its answer; by default in the newest version that both sides have.
+
+        With `in_slices` other tasks run while the request is encoded and the answer is decoded.
 
         Raises NetworkException if the connection ends first, RequestTimedOut after `timeout` seconds (the
         connection is closed then), UnsupportedVersion if the other side does not have the version.

@@ -312,7 +312,11 @@ class _BrokerChannel:
         if connection is None or connection.closed:
             connection = await self._connect()
         answer = await connection.call(
-            queued.request, queued.answer, version=queued.version, timeout=self._settings.timeout
+            queued.request,
+            queued.answer,
+            version=queued.version,
+            timeout=self._settings.timeout,
+            in_slices=True,
         )
         self._log.info(
             "received the answer of broker %d to %s v%d with error code %s",

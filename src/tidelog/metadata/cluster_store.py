@@ -285,10 +285,11 @@ class ClusterStore:
         """The settings that topics override; none if its node is missing or not understood."""
         by_topic = {name: paths.entity_config(paths.entity_path("topics", name)) for name in topics}
         found = await self.tree.get_all(by_topic.values())
-        return {
-            name: _settings(path, found[path][0]) if path in found else {}
-            for name, path in by_topic.items()
-        }
+        configs: dict[str, dict[str, str]] = {}
+        async for some in in_slices(by_topic.items()):
+            for name, path in some:
+                configs[name] = _settings(path, found[path][0]) if path in found else {}
+        return configs
 
     async def read_config(self, entity_path: str) -> dict[str, str]:
         """The settings of an entity, by its path below /config; empty if it has none."""

@@ -120,7 +120,10 @@ class ControllerStore:
         parents = {paths.partitions(topic): topic for topic, _ in states}
         found = await self._tree.children_of_all(parents)
         await self._write(Step.of(path, Create(path)) for path in parents if path not in found)
-        known = {(parents[path], name) for path, names in found.items() for name in names}
+        known: set[tuple[str, str]] = set()
+        async for some in in_slices(found.items()):
+            for path, names in some:
+                known.update((parents[path], name) for name in names)
         steps = (_partition_creation(partition, state, known) for partition, state in states.items())
         return {**await self._write(steps)}
 

@@ -36,7 +36,7 @@ MAX_MULTI_BYTES = 512 * 1024
 """Half of ZooKeeper's jute.maxbuffer: an encoded operation is longer than its path and data."""
 
 MAX_MULTI_OPERATIONS = 300
-"""A multi of this size is made, encoded and sent within a few milliseconds."""
+"""The steps of a multi of this size are made within a millisecond, and encoded within another one."""
 
 OPERATION_OVERHEAD = 64
 """Bytes of an encoded operation beside its path and data, at most: header, lengths, flags, access list."""
@@ -100,7 +100,8 @@ async def write_steps(
     groups: list[asyncio.Task[dict[K, TreeError]]] = []
     for group in grouped(steps):
         groups.append(asyncio.ensure_future(_write_group(tree, group, epoch)))
-        await asyncio.sleep(0)  # the multi is encoded and sent here: other tasks run between two
+        await asyncio.sleep(0)  # the multi is encoded and sent here
+        await asyncio.sleep(0)  # the steps of the next one are made in another turn
     return await _merged(groups)
 
 
