@@ -123,7 +123,7 @@ def test_idempotent_and_transactional_batches_take_few_calls_more_than_plain_one
 @pytest.mark.skipif(not loops.COMPILED, reason="the interpreted twins make calls of their own")
 def test_a_remembered_decision_takes_few_calls(world: World) -> None:
     plain = calls_of_one(world)
-    assert calls_of_one(world, authorizer=AclAuthorizer()) <= plain + 2
+    assert calls_of_one(world, authorizer=AclAuthorizer()) <= plain + 1
 
 
 def test_a_produce_without_a_remembered_decision_is_left_to_the_handler_that_asks(world: World) -> None:

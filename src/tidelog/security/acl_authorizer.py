@@ -49,7 +49,8 @@ class AclAuthorizer:
     """Implements tidelog.security.authorizer.Authorizer, which documents the public methods."""
 
     def __init__(self) -> None:
-        self.cache = AclCache()
+        self.generation = 0  # a plain attribute: every small produce reads it
+        self.cache = AclCache(self._rules_changed)
         self._super_users: frozenset[str] = frozenset()
         self._allow_everyone = False
         self._timeout = 30.0
@@ -60,9 +61,8 @@ class AclAuthorizer:
         self._decisions: dict[tuple[str, str, int, int, str], bool] = {}
         self._decided_generation = -1
 
-    @property
-    def generation(self) -> int:
-        return self.cache.generation
+    def _rules_changed(self, generation: int) -> None:
+        self.generation = generation
 
     @property
     def acl_count(self) -> int:
@@ -86,9 +86,9 @@ class AclAuthorizer:
         if principal in self._super_users:
             return True
         decisions = self._decisions
-        if self._decided_generation != self.cache.generation or len(decisions) >= DECISIONS:
+        if self._decided_generation != self.generation or len(decisions) >= DECISIONS:
             decisions.clear()
-            self._decided_generation = self.cache.generation
+            self._decided_generation = self.generation
         key = (principal, host, operation, resource_type, name)
         decision = decisions.get(key)
         if decision is None:

@@ -7,7 +7,7 @@ with its name, of the wildcard, and of every prefix of its name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidelog.security.acl import (
@@ -108,7 +108,9 @@ class _RulesOfType:
 class AclCache:
     """`generation` grows with every change: a decision of an older generation may be wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[int], None] = lambda generation: None) -> None:
+        """`on_change` gets the generation of each change."""
+        self._on_change = on_change
         self._types: dict[int, _RulesOfType] = {}
         self.generation = 0
         self.count = 0
@@ -117,7 +119,7 @@ class AclCache:
         """Replace the rules of a pattern."""
         of_type = self._types.setdefault(pattern.resource_type, _RulesOfType())
         self.count += of_type.replace(pattern.pattern_type, pattern.name, _Rules(dict.fromkeys(entries)))
-        self.generation += 1
+        self._changed()
 
     def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> None:
         """Replace all rules."""
@@ -129,7 +131,11 @@ class AclCache:
                 of_type = types.setdefault(pattern.resource_type, _RulesOfType())
                 count += of_type.replace(pattern.pattern_type, pattern.name, made)
         self._types, self.count = types, count
+        self._changed()
+
+    def _changed(self) -> None:
         self.generation += 1
+        self._on_change(self.generation)
 
     def entries(self, pattern: ResourcePattern) -> tuple[AccessControlEntry, ...]:
         of_type = self._types.get(pattern.resource_type)
