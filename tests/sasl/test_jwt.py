@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jwt
@@ -158,6 +161,60 @@ def test_after_a_failure_it_waits_longer_each_time_and_keeps_the_old_keys() -> N
         provider.now += wait
     provider.document = b"not json"
     assert keys.find("r", "RS256") is not None
+
+
+def test_a_slow_provider_keeps_one_thread_and_known_keys_are_used_meanwhile() -> None:
+    begun, go_on, now = threading.Event(), threading.Event(), [0.0]
+
+    def read(url: str) -> bytes:
+        if now[0]:
+            begun.set()
+            assert go_on.wait(30)
+        return key_set()
+
+    keys = Jwks("https://keys", fetch=read, now=lambda: now[0])
+    assert keys.find("r", "RS256") is not None
+    now[0] = 4000.0
+    reading = threading.Thread(target=keys.find, args=("unknown", "RS256"))
+    reading.start()
+    assert begun.wait(30)
+    with ThreadPoolExecutor(1) as others:
+        try:
+            assert others.submit(keys.find, "r", "RS256").result(10) is not None
+            assert others.submit(keys.find, "unknown", "RS256").result(10) is None
+        finally:
+            go_on.set()
+    reading.join()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"[" * 100_000, b'{"keys": [' * 20_000, json.dumps({"keys": [{"kty": "RSA", "kid": []}]}).encode()],
+)
+def test_a_document_that_cannot_be_read_is_not_read_again_at_once(document: bytes) -> None:
+    provider = Provider()
+    provider.document = document
+    keys = provider.keys()
+    for _ in range(3):
+        with pytest.raises(InvalidToken, match="cannot be read"):
+            keys.find("r", "RS256")
+    assert provider.reads == 1
+
+
+def test_an_answer_that_is_no_http_is_a_failure_to_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(1000)
+                peer.sendall(b"nonsense\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="not an answer of HTTP"):
+            fetch(f"http://127.0.0.1:{server.getsockname()[1]}/keys")
+        thread.join()
 
 
 def test_without_any_keys_no_token_is_valid() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,11 @@ import pytest
 from tests.support.raw import RawConnection
 from tests.support.sasl_broker import PLAIN_MODULE, SETTINGS, free_address, metric, sasl_broker
 from tests.support.sasl_walks import PLAIN, Walk, scram_final, scram_first
-from tidelog import Admin
+from tidelog import Admin, Producer
 from tidelog.clients.admin import AlterConfigOp, ConfigResource, OpType, ResourceType
 from tidelog.clients.connection import request_frame
 from tidelog.errors import ErrorCode, InvalidRequest
+from tidelog.network.loop import AUTHENTICATION_THREADS
 from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -44,6 +47,21 @@ class Backwards:
         if token != "good":
             raise InvalidToken("not good")
         return OAuthBearerToken("henry", 2**42)
+
+
+class Slow:
+    """A directory that does not answer until `answers` is set."""
+
+    asked = threading.Semaphore(0)
+    answers = threading.Event()
+
+    def configure(self, options: Mapping[str, str]) -> None:
+        """It needs none."""
+
+    def authenticate(self, username: str, password: str) -> bool:
+        Slow.asked.release()
+        Slow.answers.wait(60)
+        return False
 
 
 class Incomplete:
@@ -174,6 +192,27 @@ def test_callback_handlers_check_credentials() -> None:
         assert walk.answers[-1] == {"metadata": "answered"}
     finally:
         broker.close()
+
+
+def test_logins_that_wait_for_a_directory_delay_no_other_work() -> None:
+    """Neither produces, whose large batches are checked on threads, nor flushes wait for them."""
+    setting = "listener.name.sasl.plain.sasl.server.callback.handler.class"
+    threads = AUTHENTICATION_THREADS
+    broker = sasl_broker(**{setting: f"{HERE}.Slow", "num.io.threads": threads})
+    with ExitStack() as open_connections:
+        open_connections.callback(broker.close)
+        open_connections.callback(Slow.answers.set)
+        for _ in range(3 * threads):
+            login = open_connections.enter_context(RawConnection(broker.address_of("SASL")))
+            login.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            login.send(SaslAuthenticateRequest(auth_bytes=PLAIN), 2)
+        for _ in range(threads):
+            assert Slow.asked.acquire(timeout=30)
+        broker.create_topic("t")
+        value = b"v" * 2_000_000
+        settings = {"max.request.size": 3 * len(value), "compression.type": "gzip"}
+        with Producer(settings, bootstrap_servers=broker.address_of("PLAINTEXT")) as producer:
+            assert producer.send("t", value).result(20).offset == 0
 
 
 def test_kafkas_own_handlers_mean_none(tmp_path: Path) -> None:

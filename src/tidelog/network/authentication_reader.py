@@ -125,7 +125,7 @@ class AuthenticationReader:
             return
         if step.work is not None:
             self._wait()
-            self._context.loop.run_blocking(step.work, self._worked)
+            self._context.loop.run_authentication(step.work, self._worked)
             return
         if step.is_failed:
             self._security.metrics.failed.mark()
@@ -264,7 +264,7 @@ class SessionReader(RequestReader):
         if request.done:
             return
         if step.work is not None:
-            loop.run_blocking(
+            loop.run_authentication(
                 step.work,
                 lambda result, error: self._do(request, authenticator, authenticator.resume(result, error)),
             )

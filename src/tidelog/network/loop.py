@@ -49,6 +49,10 @@ BACKGROUND_NICENESS: Final = 10
 HANDSHAKE_THREADS: Final = 2
 """Few, so that many clients that connect at once leave time for the loop and for other threads."""
 
+AUTHENTICATION_THREADS: Final = 8
+"""Threads that check credentials. They have nothing else to do: a directory or token provider that is slow
+delays logins alone."""
+
 LOGIN_NS: Final = 1_000_000
 """Connections that log in get this much of a turn, so that a thousand of them do not delay a request."""
 
@@ -311,7 +315,14 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self._readers = self._make_pool(io_threads)
         self._background = self._make_pool(1, BACKGROUND_NICENESS)
         self._handshakes = self._make_pool(HANDSHAKE_THREADS)
-        self._pools = (self._pool, self._readers, self._background, self._handshakes)
+        self._authentications = self._make_pool(AUTHENTICATION_THREADS)
+        self._pools = (
+            self._pool,
+            self._readers,
+            self._background,
+            self._handshakes,
+            self._authentications,
+        )
         self._wakeup = self._open_wakeup()
 
     @property
@@ -415,6 +426,14 @@ class BrokerLoop(asyncio.SelectorEventLoop):
             callbacks.append(lambda: done(result, error))
 
         self._handshakes.submit(_job(work, wait))
+
+    def run_authentication(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        """Check credentials, which may wait for a directory or a token provider."""
+        self._authentications.submit(_job(work, done))
 
     def set_io_threads(self, count: int) -> None:
         """Run up to `count` blocking jobs, and as many reads, at a time. Excess threads end when idle."""

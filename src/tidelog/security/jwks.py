@@ -1,8 +1,8 @@
 """JWKS: the public keys of a token provider, from a file or a URL.
 
 `find` runs on the thread that checks a token. It reads the keys at the first call and again when they are
-older than the refresh interval, or when a key id is unknown; after a failure it waits longer each time. The
-event loop never reads keys.
+older than the refresh interval, or when a key id is unknown; after a failure it waits longer each time. One
+thread reads at a time, and the others use the keys that are known. The event loop never reads keys.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def fetch(url: str) -> bytes:
     if parts.scheme == "file":
         with open(unquote(parts.path), "rb") as file:
             return file.read(MAX_BYTES + 1)
+    import http.client
     import urllib.error
     import urllib.request
 
@@ -64,6 +65,8 @@ def fetch(url: str) -> bytes:
             return found
     except urllib.error.URLError as error:
         raise OSError(f"{error.reason}") from None
+    except http.client.HTTPException as error:
+        raise OSError(f"not an answer of HTTP: {type(error).__name__}") from None
 
 
 class Jwks:
@@ -84,7 +87,7 @@ class Jwks:
         self._retry, self._retry_max = retry_seconds, retry_max_seconds
         self._fetch = fetch
         self._now = now
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()  # a provider that is slow keeps one thread, not all that log in
         self._keys: dict[str | None, Key] = {}
         self._read_at: float | None = None
         self._failures = 0
@@ -93,25 +96,32 @@ class Jwks:
     def find(self, key_id: object, algorithm: str) -> PublicKey | None:
         """The key with this id for this algorithm, or None. InvalidToken if the keys cannot be read."""
         name = key_id if isinstance(key_id, str) else None
-        with self._lock:
-            now = self._now()
-            age = None if self._read_at is None else now - self._read_at
-            is_old = age is None or age >= self._refresh
-            if is_old or (name not in self._keys and age is not None and age >= UNKNOWN_KEY_SECONDS):
-                self._read(now)
-            if self._read_at is None:
-                raise InvalidToken("the keys of the provider cannot be read")
-            key = self._keys.get(name)
-            if key is None and name is None and len(self._keys) == 1:
-                key = next(iter(self._keys.values()))
+        if self._is_read_due(name) and self._reading.acquire(blocking=self._read_at is None):
+            try:
+                if self._is_read_due(name):
+                    self._read(self._now())
+            finally:
+                self._reading.release()
+        if self._read_at is None:
+            raise InvalidToken("the keys of the provider cannot be read")
+        keys = self._keys
+        key = keys.get(name)
+        if key is None and name is None and len(keys) == 1:
+            key = next(iter(keys.values()))
         return key.public_key if key is not None and algorithm in key.algorithms else None
+
+    def _is_read_due(self, name: str | None) -> bool:
+        if self._read_at is None:
+            return True
+        age = self._now() - self._read_at
+        return age >= self._refresh or (name not in self._keys and age >= UNKNOWN_KEY_SECONDS)
 
     def _read(self, now: float) -> None:
         if now < self._try_after:
             return
         try:
             self._keys = _parse(self._fetch(self._url))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             delay = min(self._retry * 2**self._failures, self._retry_max)
             self._failures = min(self._failures + 1, 30)
             self._try_after = now + delay
@@ -133,13 +143,14 @@ def _parse(document: bytes) -> dict[str | None, Key]:
     keys: dict[str | None, Key] = {}
     for entry in listed:
         algorithms = _algorithms(entry) if isinstance(entry, dict) else frozenset()
-        if not algorithms:
+        key_id = entry.get("kid") if algorithms else None
+        if not algorithms or not (key_id is None or isinstance(key_id, str)):
             continue
         try:
             key = cast("PublicKey", jwt.PyJWK.from_dict(entry).key)
         except jwt.PyJWTError:
             continue  # of an algorithm that this library does not know
-        keys[entry.get("kid")] = Key(key, algorithms)
+        keys[key_id] = Key(key, algorithms)
     if not keys:
         raise ValueError("the document has no key for signatures")
     return keys
