@@ -154,6 +154,7 @@ def test_tokens_without_headers_after_a_handshake_of_version_0() -> None:
         (500, NOW_MS + 200, 200),
         (100, NOW_MS + 200, 100),
         (500, NOW_MS - 1, 0),
+        (0, 10**19, 2**63 - 1 - NOW_MS),  # a token that is valid longer than an answer can say
     ],
 )
 def test_the_lifetime_of_a_session(reauth_ms: int, expiry_ms: int | None, lifetime_ms: int | None) -> None:

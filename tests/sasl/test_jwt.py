@@ -105,6 +105,8 @@ def test_a_token_of_another_signer_is_refused() -> None:
         ({"iat": NOW + 31}, "issued in the future"),
         ({"sub": None}, "sub is missing"),
         ({"sub": " "}, "sub is missing"),
+        ({"sub": "e\ud800rin"}, "sub is no text"),
+        ({"sub": ["erin"]}, "sub is missing"),
         ({"iss": "them"}, "issuer"),
         ({"iss": None}, "issuer"),
         ({"aud": "others"}, "audience"),

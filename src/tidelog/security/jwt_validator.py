@@ -117,6 +117,10 @@ def checked(claims: Mapping[str, object], rules: ClaimRules, now: float) -> OAut
     principal = claims.get(rules.sub_claim)
     if not isinstance(principal, str) or not principal.strip():
         raise InvalidToken(f"the claim {rules.sub_claim} is missing")
+    try:
+        principal.encode()
+    except UnicodeEncodeError:
+        raise InvalidToken(f"the claim {rules.sub_claim} is no text") from None
     expiry = _time(claims, "exp")
     if expiry is None:
         raise InvalidToken("the claim exp is missing")

@@ -34,6 +34,9 @@ from tidelog.security.sasl.server import (
 GSSAPI: Final = "GSSAPI"
 HIGHEST_API_VERSIONS: Final = ApiVersionsRequest.VERSIONS.high
 
+LATEST_MS: Final = 2**63 - 1
+"""A time in an answer has 64 bits, and a token may claim to be valid for longer."""
+
 AnswerVersions = Callable[[int, ApiVersionsRequest], ApiVersionsResponse]
 """Answers ApiVersions in a version, before the client is known."""
 
@@ -331,7 +334,7 @@ class SaslServerAuthenticator:
             raise _Refused(message, self._failure(message))
         lifetime_ms = self._mechanisms[self._mechanism].max_reauth_ms or None
         if server.credential_expiry_ms is not None:
-            left = max(0, server.credential_expiry_ms - self._now_ms())
+            left = max(0, min(server.credential_expiry_ms, LATEST_MS) - self._now_ms())
             lifetime_ms = left if lifetime_ms is None else min(left, lifetime_ms)
         self.session = Session(
             user,
