@@ -6,10 +6,13 @@ import json
 import urllib.request
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.spark.collected import START, example
+from tests.support.wait import eventually
 from tidelog.spark.pipelines import collect
+from tidelog.spark.pipelines.batch_metrics import MetricsLog
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Source, Table
 from tidelog.spark.pipelines.expectations import Range
 from tidelog.spark.pipelines.run_options import Options
@@ -61,6 +64,39 @@ def test_every_micro_batch_has_its_counts_in_the_table(tidelog_pipeline: Pipelin
     assert amounts["expectations"] == [("range(amount, 0, 10)", 1)]
     assert {row["flow"] for row in run.quarantine} == {"quality/credits", "quality/amounts/expect/amounts"}
     assert not list(Path(tidelog_pipeline.data, "metrics").rglob("*.json"))
+
+
+def test_batches_that_spark_has_forgotten_before_anybody_looked_count(tidelog_pipeline: PipelineTest) -> None:
+    tidelog_pipeline.broker.start()
+    tidelog_pipeline.broker.produce(CREDITS.topic, *(json.dumps(credit(number)) for number in range(9)))
+    options = Options(
+        tidelog_pipeline.broker.bootstrap_servers,
+        tidelog_pipeline.data,
+        trigger="available-now",
+        max_offsets_per_trigger=1,
+    )
+    retention = "spark.sql.streaming.numRecentProgressUpdates"
+    tidelog_pipeline.spark.conf.set(retention, "2")
+    try:
+        with start([PIPELINE], options, spark=tidelog_pipeline.spark) as running:
+            [pipeline] = running.pipelines
+            eventually(lambda: pipeline.ended, "the queries are at the end of the log", 240.0)
+            outcome = running.wait()
+    finally:
+        tidelog_pipeline.spark.conf.unset(retention)
+    assert outcome.rows == 18, "nine records of each flow"
+    found = metrics(tidelog_pipeline)
+    assert [row["rows_in"] for row in found.values()] == [1] * 18
+    assert not [row for row in found.values() if row["late"] is None], "Spark has reported every batch"
+
+
+def test_the_first_batch_has_its_records_before_spark_reports_it(
+    tidelog_pipeline: PipelineTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MetricsLog, "report", lambda *_: None)
+    tidelog_pipeline.run(PIPELINE, {CREDITS.topic: [credit(1), credit(2), "not JSON"]})
+    first = metrics(tidelog_pipeline)["credits", 0]
+    assert (first["rows_in"], first["rows_out"], first["late"]) == (3, 2, None)
 
 
 def test_a_run_serves_its_counts_to_prometheus(tidelog_pipeline: PipelineTest) -> None:

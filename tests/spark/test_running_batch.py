@@ -25,7 +25,7 @@ from tidelog.spark.cluster import AdminLink
 from tidelog.spark.options import Offsets
 from tidelog.spark.pipelines import progress, running_batch
 from tidelog.spark.pipelines.progress import line, running, together
-from tidelog.spark.pipelines.running_batch import BatchWatch, offset_range, offsets_in
+from tidelog.spark.pipelines.running_batch import BatchRows, BatchWatch, offset_range, offsets_in
 from tidelog.spark.pipelines.state import FlowStatus, StateFolder, this_process
 
 SECONDS = 400.0
@@ -217,3 +217,32 @@ def test_a_batch_that_is_cut_off_is_seen_before_and_named_in_one_line(hands: Han
     status = folder.read("slow")
     assert status is not None
     assert (status.state, status.error) == ("stopped", None)
+
+
+def test_the_records_of_a_batch_count_from_the_start_of_the_log(hands: Hands, link: AdminLink) -> None:
+    topic = hands.topic(partitions=2)
+    ends: dict[int, Offsets] = {0: {(topic, 0): 60}, 1: {(topic, 0): 90, (topic, 1): 10}, 3: {(topic, 0): 95}}
+    hands.produce(topic, range(100), partition=0)
+    hands.produce(topic, range(20), partition=1)
+
+    def number(batch: int, *, from_beginning: bool = True) -> int | None:
+        return BatchRows(link, ends.get, batch, from_beginning=from_beginning).number()
+
+    assert number(0) == 60
+    assert number(1, from_beginning=False) == 40, "a partition that is new is read from its beginning"
+    assert number(0, from_beginning=False) is None
+    assert number(2) is None, "the checkpoint does not have it"
+    assert number(3) is None, "the checkpoint does not have the batch before it"
+    link.run(lambda admin: admin.delete_records({(topic, 0): 50}))
+    assert number(0) == 10
+
+
+def test_brokers_that_do_not_answer_give_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Link:
+        def submit(self, ask: object) -> Future[Offsets]:
+            return Future()
+
+    monkeypatch.setattr(running_batch, "ANSWER_SECONDS", 0.01)
+    ends: dict[int, Offsets] = {0: {("orders", 0): 60}}
+    read = BatchRows(Link(), ends.get, 0, from_beginning=True)  # type: ignore[arg-type]
+    assert read.number() is None

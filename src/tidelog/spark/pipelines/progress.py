@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -37,18 +38,24 @@ class FlowProgress:
         self.flow = FlowStatus()
         self._reported = reported
         self._seen: tuple[int, str] | None = None
+        self._looking = threading.Lock()
 
     def look(self, query: StreamingQuery) -> None:
-        """Take the progress of the query since the last call."""
-        last = query.lastProgress
-        if last is None or _mark(last) == self._seen:
-            return
-        recent = query.recentProgress
-        marks = [_mark(each) for each in recent]
-        first = marks.index(self._seen) + 1 if self._seen in marks else 0
-        for each in recent[first:]:
-            self.take(each)
-        self._seen = marks[-1]
+        """Take the progress of the query since the last call.
+
+        Spark keeps only some micro-batches. So the query's thread calls this before each micro-batch, and the
+        run calls it meanwhile.
+        """
+        with self._looking:
+            last = query.lastProgress
+            if last is None or _mark(last) == self._seen:
+                return
+            recent = query.recentProgress
+            marks = [_mark(each) for each in recent]
+            first = marks.index(self._seen) + 1 if self._seen in marks else 0
+            for each in recent[first:]:
+                self.take(each)
+            self._seen = marks[-1]
 
     def take(self, progress: StreamingQueryProgress) -> None:
         flow, rows = self.flow, progress["numInputRows"]

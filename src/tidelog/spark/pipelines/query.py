@@ -23,9 +23,9 @@ from tidelog.spark.pipelines.checks import Checks
 from tidelog.spark.pipelines.declare import Context, Flow, Sink, Source, Table, Topic
 from tidelog.spark.pipelines.progress import FlowProgress
 from tidelog.spark.pipelines.running_batch import (
+    BatchRows,
     BatchWatch,
     checkpointed,
-    distance,
     has_batches,
     log_span,
     offset_range,
@@ -150,8 +150,9 @@ class FlowQuery:
         if self._metrics is not None:
             self._metrics.recover(self._context.pipeline, self.flow.name)
         source = self.flow.source
-        earliest = not any(name.lower().startswith("starting") for name in source.options)
-        self._watch = BatchWatch(self._link, source.topics, level, self._end_of, from_beginning=earliest)
+        self._watch = BatchWatch(
+            self._link, source.topics, level, self._end_of, from_beginning=self._from_beginning
+        )
         self._has_id.set()
         self.progress.flow.state = RUNNING
 
@@ -179,6 +180,11 @@ class FlowQuery:
         return self._context.spark.readStream.format(FORMAT).options(**{**options, **source.options}).load()
 
     @property
+    def _from_beginning(self) -> bool:
+        """Whether the first micro-batch begins at the start of the log."""
+        return not any(name.lower().startswith("starting") for name in self.flow.source.options)
+
+    @property
     def query(self) -> StreamingQuery:
         assert self._started is not None, f"{self.name} was not started"
         return self._started
@@ -191,6 +197,7 @@ class FlowQuery:
                 self._turned_away = True
                 raise Stopping(f"{self.name} is stopping; micro-batch {batch} is done at the next start")
             self._check_lease(batch)
+            self.progress.look(self.query)
             self._running = batch, time.time()
             self.write(rows, batch)
             self._written = batch
@@ -212,6 +219,7 @@ class FlowQuery:
     def write(self, rows: DataFrame, batch: int) -> None:
         """Write every sink in order. The rows are computed once for all of them."""
         started, counts = time.time(), BatchCounts()
+        read = BatchRows(self._link, self._end_of, batch, from_beginning=self._from_beginning)
         context = in_session(self._context, rows.sparkSession, self._place)
         context = replace(
             context,
@@ -236,11 +244,10 @@ class FlowQuery:
             finally:
                 if several:
                     rows.unpersist()
-        self._record(batch, started, context)
+        self._record(batch, started, context, read.number())
 
-    def _record(self, batch: int, started: float, context: Context) -> None:
+    def _record(self, batch: int, started: float, context: Context, rows_in: int | None) -> None:
         """Keep the counts of a written micro-batch. Spark has not committed it yet."""
-        begin, end = self._end_of(batch - 1), self._end_of(batch)
         counts = context.counts
         record = BatchRecord(
             self._context.pipeline,
@@ -249,7 +256,7 @@ class FlowQuery:
             batch,
             started,
             time.time() - started,
-            rows_in=None if begin is None or end is None else distance(begin, end),
+            rows_in=rows_in,
             rows_out=counts.sinks.total(),
             sinks=dict(counts.sinks),
             quarantined=counts.quarantined,

@@ -37,7 +37,7 @@ SESSION: dict[str, str] = {
     "spark.sql.streaming.stopTimeout": "20000",
     # The options of source and sink contain the clients' credentials.
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key",
-    # Only the last micro-batch of the history is needed.
+    # The history since the last look at it is needed, and it is looked at before each micro-batch.
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
 

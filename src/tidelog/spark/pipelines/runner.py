@@ -179,6 +179,7 @@ class Running:
             ]
             for query in running.queries:
                 self._start(running, query, trigger)
+                self._look()  # to start many queries takes minutes
             running.status.state = state.RUNNING
             self._write_status(force=True)
         self._maintenance = Maintenance(store, self._maintenance_settings, self._table_names)
@@ -219,6 +220,11 @@ class Running:
             bootstrap=self.options.bootstrap,
             client=self.options.client,
         )
+
+    def _look(self) -> None:
+        for running in self.pipelines:
+            for query in running.queries:
+                query.look()
 
     def turn(self) -> bool:
         """Check all pipelines once, without waiting; False when all have ended.

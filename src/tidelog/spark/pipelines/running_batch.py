@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 LOOK_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+"""The brokers have had the time of the micro-batch's writes already."""
 # The lines of an offset log before the lines of the sources: its version, and Spark's metadata.
 HEADER_LINES = 2
 
@@ -50,6 +52,12 @@ async def log_span(admin: OffsetAdmin, topics: frozenset[str], isolation_level: 
         {key: found.offset for key, found in first.items()},
         {key: found.offset for key, found in last.items()},
     )
+
+
+async def log_starts(admin: OffsetAdmin, partitions: Collection[PartitionKey]) -> Offsets:
+    """The first offset of each partition."""
+    found = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    return {key: one.offset for key, one in found.items()}
 
 
 def has_batches(spark: SparkSession, checkpoint: str) -> bool:
@@ -108,6 +116,43 @@ def offsets_in(text: str) -> Offsets:
 def distance(start: Mapping[PartitionKey, int], end: Mapping[PartitionKey, int]) -> int:
     """The number of offsets between two positions, without partitions that have no start."""
     return sum(max(0, last - start[key]) for key, last in end.items() if key in start)
+
+
+class BatchRows:
+    """The number of records of a micro-batch, before Spark reports it.
+
+    A partition without a start in the checkpoint is new to the query, which reads it from its beginning.
+    """
+
+    def __init__(
+        self, link: AdminLink, end_of: Callable[[int], Offsets | None], batch: int, *, from_beginning: bool
+    ) -> None:
+        """With `from_beginning` the first micro-batch begins at the start of the log."""
+        self._begin, self._end = end_of(batch - 1), end_of(batch)
+        self._starts: Future[Offsets] | None = None
+        if self._begin is None and batch == 0 and from_beginning:
+            self._begin = {}
+        if self._begin is None or self._end is None:
+            return
+        new = self._end.keys() - self._begin.keys()
+        if new:
+            self._starts = link.submit(lambda admin: log_starts(admin, new))
+
+    def number(self) -> int | None:
+        """The number of offsets of the micro-batch; None if its start is not known.
+
+        Waits a few seconds for brokers that have not answered yet.
+        """
+        if self._begin is None or self._end is None:
+            return None
+        starts: Offsets = {}
+        if self._starts is not None:
+            try:
+                starts = self._starts.result(ANSWER_SECONDS)
+            except (KafkaError, TimeoutError) as error:
+                log.debug("the start of the log is not known: %s", error)
+                return None
+        return distance({**starts, **self._begin}, self._end)
 
 
 class BatchWatch:
