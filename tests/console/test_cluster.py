@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.console.site import Site
+from tidelog.clients.admin.cluster import PartitionReassignment
+from tidelog.console.api_reassignments import PlanBody, parse_wish, reassignment_item
 from tidelog.console.configs import ConfigItem, compare
 from tidelog.console.health import health_of
-from tidelog.console.local_broker import BrokerFigures, LogDirFigures
+from tidelog.console.local_broker import BrokerFigures, LatencyFigures, LogDirFigures
 from tidelog.console.pages_cluster import picture
 from tidelog.console.reassignment_plan import PlanRefused, plan
 from tidelog.console.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicSnapshot
+from tidelog.metrics.registry import Histogram
+from tidelog.server.console_view import latency_figures
 
 API = "/api/clusters/local"
 
@@ -29,6 +33,28 @@ def figures(**changed: object) -> BrokerFigures:
     values: dict[str, object] = dict.fromkeys(BrokerFigures.__dataclass_fields__, 0)
     values |= {"version": "1", "has_controller": True, "latency": {}, "log_dirs": []} | changed
     return BrokerFigures(**values)  # type: ignore[arg-type]
+
+
+def test_the_progress_of_a_move_counts_the_bytes_of_added_replicas() -> None:
+    key = ("t", 0)
+    snapshot = snapshot_of(PartitionSnapshot(0, 1, (1, 2, 3), (1, 2), size=1000))
+    moving = PartitionReassignment([1, 2, 3], [2, 3], [1])
+    assert reassignment_item(snapshot, key, moving, {}).copied == 0.5
+    assert reassignment_item(snapshot, key, moving, {(3, key): 500}).copied == 0.75
+    assert reassignment_item(snapshot, key, moving, {(3, key): 1000}).copied == 0.995, "not in sync yet"
+
+
+def test_topics_and_brokers_of_a_plan_have_commas_or_spaces_between_them() -> None:
+    assert parse_wish(PlanBody(topics="a, b c", brokers="1 2,3")) == (["a", "b", "c"], [1, 2, 3])
+
+
+def test_a_minute_without_requests_has_no_times() -> None:
+    now = 0.0
+    times = Histogram(0.001, clock=lambda: now)
+    times.record(1500)
+    assert latency_figures(1, times).p99 == pytest.approx(1.5, rel=0.1)
+    now = 61.0
+    assert latency_figures(1, times) == LatencyFigures(1, None, None, None)
 
 
 def test_every_reason_why_a_cluster_is_not_healthy_is_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -86,6 +87,7 @@ def test_the_life_of_a_topic(site: Site, client: httpx.Client) -> None:
     assert configs["cleanup.policy"]["default"] == "delete"
     assert configs["cleanup.policy"]["source"] == "topic"
     assert configs["max.message.bytes"]["is_own"] is False
+    assert configs["retention.ms"]["default"] == "604800000", "from log.retention.hours"
     assert site.get("/topics/life")["topic"]["partitions"] == 3
     copied = {item["name"]: item["value"] for item in site.get("/topics/life-copy/configs")["configs"]}
     assert (copied["retention.ms"], copied["max.message.bytes"]) == ("1000", "9000")
@@ -110,6 +112,7 @@ def test_a_form_leads_to_a_page_of_this_console_or_shows_a_sentence(site: Site, 
     path = f"{API}/topics"
     made = client.post(path, data={"name": "by-form", "partitions": "", "then": "/clusters/local/topics"})
     assert (made.status_code, made.headers["hx-redirect"]) == (204, "/clusters/local/topics")
+    assert json.loads(made.headers["hx-trigger"]) == {"done": {"message": "The topic by-form is created."}}
     for elsewhere in ("https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"):
         answer = client.post(f"{path}/by-form/partitions", data={"total": "1", "then": elsewhere})
         assert "hx-redirect" not in answer.headers

@@ -1,13 +1,14 @@
 """The frame of the JSON API: endpoints with typed queries, bodies and answers.
 
 A module of an area has `ENDPOINTS`. Each endpoint is `/api/clusters/{cluster}` and its path. The body is
-JSON, or a form of a page: a form gets `HX-Redirect` to its field `then` after success, and a sentence as HTML
-after a failure.
+JSON, or a form of a page: a form gets `HX-Redirect` to its field `then` after success, with the sentence that
+the page shows there in `HX-Trigger`, and a sentence as HTML after a failure.
 """
 
 from __future__ import annotations
 
 import html
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -111,9 +112,7 @@ class Api:
         except ApiError as error:
             return _form_refused(error) if is_form else error_response(error)
         if is_form:
-            return Response(
-                status_code=204, headers={"HX-Redirect": then} if then else {"HX-Refresh": "true"}
-            )
+            return _form_done(answer, then)
         return json_response(answer)
 
     async def _run(
@@ -227,6 +226,15 @@ def error_response(error: ApiError) -> Response:
     response = json_response(ErrorAnswer(ErrorBody(error.code, error.message)), error.status)
     response.headers.update(error.headers)
     return response
+
+
+def _form_done(answer: Struct, then: str) -> Response:
+    """Leads to the page `then`, or loads the same page again; there the page shows the answer's message."""
+    headers = {"HX-Redirect": then} if then else {"HX-Refresh": "true"}
+    message = getattr(answer, "message", "")
+    if message:
+        headers["HX-Trigger"] = json.dumps({"done": {"message": message}})
+    return Response(status_code=204, headers=headers)
 
 
 def _form_refused(error: ApiError) -> HTMLResponse:

@@ -10,6 +10,7 @@ from tidelog.clients.admin.cluster import ElectionType
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.configs import BrokerConfigRow, broker_configs, compare
 from tidelog.console.errors import ApiError, not_found
+from tidelog.console.formats import plural
 from tidelog.console.snapshot import ClusterSnapshot
 
 
@@ -167,6 +168,7 @@ async def list_log_dirs(call: Call[None, None]) -> LogDirList:
         for broker, log_dirs in found.items()
         for log_dir in log_dirs.values()
     ]
+    items.sort(key=lambda item: (item.broker, item.path))
     return LogDirList(items, [f"Broker {broker}: {error}" for broker, error in found.errors.items()])
 
 
@@ -225,8 +227,8 @@ async def elect_leaders(call: Call[None, ElectionBody]) -> Done:
     if found.errors and not any(dict(found).values()):
         raise next(iter(found.errors.values()))
     elected = sum(dict(found).values())
-    failed = f" {len(found.errors)} elections failed." if found.errors else ""
-    return Done(f"{elected} leaders were elected.{failed}")
+    failed = f" {plural(len(found.errors), 'election')} failed." if found.errors else ""
+    return Done(f"{plural(elected, 'leader')} {'was' if elected == 1 else 'were'} elected.{failed}")
 
 
 ENDPOINTS = (

@@ -16,13 +16,13 @@ FRESH_SECONDS: Final = 1.0
 
 
 class Latency(Struct):
-    """Percentiles of a kind of request over about a minute, in milliseconds."""
+    """Percentiles of a kind of request over about a minute, in milliseconds; None without such a request."""
 
     request: str
     count: int
-    p50: float
-    p95: float
-    p99: float
+    p50: float | None
+    p95: float | None
+    p99: float | None
 
 
 class NewestAlert(Struct):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -10,13 +11,17 @@ from tidelog.clients.admin.cluster import PartitionReassignment
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.clusters import Cluster
 from tidelog.console.errors import ApiError, not_found
+from tidelog.console.formats import plural
 from tidelog.console.reassignment_plan import Move, PlanRefused, plan
-from tidelog.console.snapshot import ClusterSnapshot
+from tidelog.console.snapshot import ClusterSnapshot, PartitionSnapshot
 from tidelog.partitions import PartitionKey
 
 Topics = Annotated[list[str], Meta(max_length=10_000)]
 Brokers = Annotated[list[Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=1000)]
 Factor = Annotated[int, Meta(ge=1, le=1000)]
+
+MOST_COPIED: Final = 0.99
+"""The share of a replica that has all bytes, but is not in sync yet."""
 
 
 class PlanQuery(Struct):
@@ -28,7 +33,7 @@ class PlanQuery(Struct):
 
 
 class PlanBody(Struct):
-    """The wish of a plan as a form sends it: names and ids separated by commas; empty means all."""
+    """The wish of a plan as a form sends it: names and ids with commas or spaces between; empty means all."""
 
     topics: Annotated[str, Meta(max_length=1_000_000)] = ""
     brokers: Annotated[str, Meta(max_length=10_000)] = ""
@@ -56,7 +61,10 @@ class PlanAnswer(Struct):
 
 
 class ReassignmentItem(Struct):
-    """A partition that moves now. `copied` is the share of added replicas that are in sync, 0 to 1."""
+    """A partition that moves now. `copied` is the share of its bytes that the added replicas have, 0 to 1.
+
+    A replica counts as a whole only when it is in sync.
+    """
 
     topic: str
     partition: int
@@ -129,13 +137,17 @@ async def start_reassignment(call: Call[None, PlanBody]) -> Done:
         return Done("Nothing has to move.")
     wanted = {(move.topic, move.partition): move.after for move in found.moves}
     await call.cluster.admin.alter_partition_reassignments(wanted)
-    return Done(f"{len(wanted)} partitions move.")
+    return Done(f"{plural(len(wanted), 'partition')} {'moves' if len(wanted) == 1 else 'move'}.")
+
+
+def listed_words(text: str) -> list[str]:
+    """The words of a field, with commas or spaces between them."""
+    return text.replace(",", " ").split()
 
 
 def parse_wish(body: PlanBody) -> tuple[list[str], list[int]]:
     """Topics and brokers of a form. Raises ApiError for a broker that is no number."""
-    topics = [name.strip() for name in body.topics.split(",") if name.strip()]
-    ids = [text.strip() for text in body.brokers.split(",") if text.strip()]
+    topics, ids = listed_words(body.topics), listed_words(body.brokers)
     for text in ids:
         if not (text.isascii() and text.isdigit()) or int(text) > 2**31 - 1:
             raise ApiError(400, "BAD_REQUEST", f"{text!r} is no id of a broker.")
@@ -150,27 +162,52 @@ async def list_reassignments(call: Call[None, None]) -> ReassignmentList:
 async def running(cluster: Cluster) -> list[ReassignmentItem]:
     """The running reassignments of a cluster, by topic and partition."""
     found = await cluster.admin.list_partition_reassignments()
-    snapshot = await cluster.snapshot(fresh=bool(found))
-    return [_reassignment(snapshot, key, moving) for key, moving in sorted(found.items())]
+    if not found:
+        return []
+    snapshot = await cluster.snapshot(fresh=True)
+    adding = {broker for moving in found.values() for broker in moving.adding_replicas}
+    log_dirs = await cluster.admin.describe_log_dirs(sorted(adding), partial=True)
+    sizes = {
+        (broker, key): replica.size
+        for broker, folders in log_dirs.items()
+        for folder in folders.values()
+        for key, replica in folder.replicas.items()
+        if key in found and not replica.is_future
+    }
+    return [reassignment_item(snapshot, key, moving, sizes) for key, moving in sorted(found.items())]
 
 
-def _reassignment(
-    snapshot: ClusterSnapshot, key: PartitionKey, moving: PartitionReassignment
+def reassignment_item(
+    snapshot: ClusterSnapshot,
+    key: PartitionKey,
+    moving: PartitionReassignment,
+    sizes: Mapping[tuple[int, PartitionKey], int],
 ) -> ReassignmentItem:
+    """A running reassignment with its progress; `sizes` has the bytes of each replica that is added."""
     topic = snapshot.topics.get(key[0])
     partitions = [] if topic is None else topic.partitions
-    isr = partitions[key[1]].isr if key[1] < len(partitions) else ()
+    partition = partitions[key[1]] if key[1] < len(partitions) else None
     adding = moving.adding_replicas
-    copied = sum(broker in isr for broker in adding) / len(adding) if adding else 1.0
+    shares = [_copied(partition, broker, sizes.get((broker, key), 0)) for broker in adding]
+    copied = sum(shares) / len(shares) if shares else 1.0
     return ReassignmentItem(
         key[0], key[1], moving.replicas, adding, moving.removing_replicas, round(copied, 3)
     )
 
 
+def _copied(partition: PartitionSnapshot | None, broker: int, size: int) -> float:
+    """The share of a partition's bytes that an added replica of `size` bytes has."""
+    if partition is None:
+        return 0.0
+    if broker in partition.isr:
+        return 1.0
+    return min(size / partition.size, MOST_COPIED) if partition.size else 0.0
+
+
 async def cancel_reassignment(call: Call[None, CancelBody]) -> Done:
     """Cancel the move of a partition: its old replicas stay."""
     await call.cluster.admin.alter_partition_reassignments({(call.body.topic, call.body.partition): None})
-    return Done("The move is cancelled.")
+    return Done(f"The move of {call.body.topic}-{call.body.partition} is cancelled.")
 
 
 ENDPOINTS = (

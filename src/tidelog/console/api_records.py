@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from tidelog.console.api import Call, Endpoint
 from tidelog.console.errors import ApiError, not_found
+from tidelog.console.formats import they_are
 from tidelog.console.record_items import DecodedItem, RecordItem, record_item
 from tidelog.console.record_queries import (
     PAGE_LIMITS,
@@ -259,6 +260,10 @@ class ProducedAnswer(Struct):
     partition: int
     offset: int
 
+    @property
+    def message(self) -> str:
+        return f"The record is in {self.topic}-{self.partition} at offset {self.offset}."
+
 
 async def produce_record(call: Call[None, NewRecordBody]) -> ProducedAnswer:
     """Produce a record."""
@@ -354,6 +359,10 @@ class ImportAnswer(Struct):
 
     count: int
     partitions: list[PartitionCount]
+
+    @property
+    def message(self) -> str:
+        return f"{they_are(self.count, 'record')} produced."
 
 
 class PartitionCount(Struct):

@@ -16,6 +16,7 @@ from tidelog.clients.admin.users import (
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.clusters import Cluster
 from tidelog.console.errors import ApiError, check_confirmed, not_found
+from tidelog.console.formats import they_are
 from tidelog.errors import SecurityDisabled
 from tidelog.security.acl import (
     OPERATION_OF_TITLE,
@@ -113,11 +114,19 @@ class NewAcls(Struct):
     permission: Literal["Allow", "Deny"] = "Allow"
 
 
-async def create_acls(call: Call[None, NewAcls]) -> AclList:
+class CreatedAcls(AclList):
+    """The rules that were added."""
+
+    @property
+    def message(self) -> str:
+        return f"{they_are(len(self.rules), 'rule')} added."
+
+
+async def create_acls(call: Call[None, NewAcls]) -> CreatedAcls:
     """Add the rules of a template, or one rule."""
     bindings = list(new_bindings(call.body))
     await call.cluster.admin.create_acls(bindings)
-    return AclList(False, [_acl_item(binding) for binding in bindings])
+    return CreatedAcls(False, [_acl_item(binding) for binding in bindings])
 
 
 def new_bindings(body: NewAcls) -> Iterator[AclBinding]:
@@ -361,7 +370,7 @@ def _bad(message: str) -> ApiError:
 
 ENDPOINTS = (
     Endpoint("GET", "/acls", list_acls, query=AclsQuery, answer=AclList, action="acl.view"),
-    Endpoint("POST", "/acls", create_acls, body=NewAcls, answer=AclList, action="acl.edit", changes=True),
+    Endpoint("POST", "/acls", create_acls, body=NewAcls, answer=CreatedAcls, action="acl.edit", changes=True),
     Endpoint("DELETE", "/acls", delete_acl, body=AclRule, action="acl.edit", changes=True),
     Endpoint("GET", "/quotas", list_quotas, answer=QuotaList, action="quota.view"),
     Endpoint("PUT", "/quotas", set_quota, body=QuotaBody, action="quota.edit", changes=True),

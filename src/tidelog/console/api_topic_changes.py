@@ -12,6 +12,7 @@ from tidelog.console.api import Call, ConfirmBody, Done, Endpoint
 from tidelog.console.api_topics import find_topic
 from tidelog.console.configs import ConfigItem, own_topic_configs, parse_settings, topic_configs
 from tidelog.console.errors import ApiError, check_confirmed
+from tidelog.console.formats import plural
 
 TopicName = Annotated[str, Meta(min_length=1, max_length=249)]
 MOST_PARTITIONS = 10_000
@@ -66,7 +67,7 @@ async def create_topic(call: Call[None, NewTopicBody]) -> Done:
         raise ApiError(400, "BAD_REQUEST", str(error)) from None
     topic = NewTopic(body.name, body.partitions, body.replication_factor, configs=configs)
     await call.cluster.admin.create_topics([topic], validate_only=body.validate_only)
-    return Done("The topic can be created." if body.validate_only else "The topic is created.")
+    return Done(f"The topic {body.name} {'can be' if body.validate_only else 'is'} created.")
 
 
 async def clone_topic(call: Call[None, CloneBody]) -> Done:
@@ -75,9 +76,8 @@ async def clone_topic(call: Call[None, CloneBody]) -> Done:
     configs = await own_topic_configs(call.cluster, source.name)
     copy = NewTopic(call.body.name, len(source.partitions), source.replication_factor, configs=configs)
     await call.cluster.admin.create_topics([copy])
-    return Done(
-        f"The topic has {len(source.partitions)} partitions and {len(configs)} settings of the other."
-    )
+    partitions, settings = plural(len(source.partitions), "partition"), plural(len(configs), "setting")
+    return Done(f"The topic {copy.name} is created with {partitions} and {settings} of {source.name}.")
 
 
 async def list_topic_configs(call: Call[None, None]) -> ConfigList:
@@ -98,7 +98,7 @@ async def reset_topic_config(call: Call[None, None]) -> Done:
 async def add_partitions(call: Call[None, PartitionsBody]) -> Done:
     """Add partitions to a topic. Records of a key may go to another partition from then on."""
     await call.cluster.admin.create_partitions({call.path["topic"]: NewPartitions(call.body.total)})
-    return Done(f"The topic has {call.body.total} partitions.")
+    return Done(f"The topic {call.path['topic']} has {plural(call.body.total, 'partition')}.")
 
 
 async def truncate_topic(call: Call[None, TruncateBody]) -> Done:
@@ -111,7 +111,7 @@ async def truncate_topic(call: Call[None, TruncateBody]) -> Done:
     indexes = range(len(topic.partitions)) if wanted is None else [wanted]
     before = -1 if call.body.before is None else call.body.before
     starts = await call.cluster.admin.delete_records({(topic.name, index): before for index in indexes})
-    return Done(f"Records of {len(starts)} partitions are deleted.")
+    return Done(f"Records of {plural(len(starts), 'partition')} are deleted.")
 
 
 async def delete_topic(call: Call[None, ConfirmBody]) -> Done:
@@ -119,13 +119,14 @@ async def delete_topic(call: Call[None, ConfirmBody]) -> Done:
     name = call.path["topic"]
     check_confirmed(call.body.confirm, name, "name of the topic")
     await call.cluster.admin.delete_topics([name])
-    return Done("The topic is deleted.")
+    return Done(f"The topic {name} is deleted.")
 
 
 async def _alter(call: Call[None, ValueBody] | Call[None, None], change: AlterConfigOp) -> Done:
     resource = ConfigResource(ResourceType.TOPIC, call.path["topic"])
     await call.cluster.admin.incremental_alter_configs({resource: [change]})
-    return Done("The setting is changed.")
+    value = "has its default again" if change.value is None else f"is {change.value}"
+    return Done(f"The setting {change.name} {value}.")
 
 
 TOPIC = "/topics/{topic}"

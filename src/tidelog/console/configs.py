@@ -17,6 +17,16 @@ SOURCES: Final = {
     ConfigSource.STATIC_BROKER_CONFIG: "file of the broker",
     ConfigSource.DEFAULT_CONFIG: "default",
 }
+FALLBACKS: Final = {
+    "retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    "segment.ms": (("log.roll.hours", 3_600_000),),
+    "segment.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
+    "flush.ms": (("log.flush.scheduler.interval.ms", 1),),
+}
+"""Settings of the broker, with their milliseconds, that count if the synonym in milliseconds is not set.
+
+A broker does not name them among the synonyms of a topic's setting.
+"""
 OWN: Final = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
 
 
@@ -38,7 +48,23 @@ class ConfigItem(Struct):
 
 async def topic_configs(cluster: Cluster, topic: str) -> list[ConfigItem]:
     """The settings of a topic by name. Raises UnknownTopicOrPartition."""
-    return await _configs(cluster, ConfigResource(ResourceType.TOPIC, topic))
+    items = await _configs(cluster, ConfigResource(ResourceType.TOPIC, topic))
+    without = [item for item in items if item.is_own and item.default is None and item.name in FALLBACKS]
+    if without:
+        brokers = (await cluster.snapshot()).brokers
+        values = {item.name: item.value for item in await broker_configs(cluster, brokers[0].broker_id)}
+        for item in without:
+            item.default = _fallback(values, item.name)
+    return items
+
+
+def _fallback(values: Mapping[str, str | None], name: str) -> str | None:
+    """The value of a topic's setting that follows from settings of the broker in other units."""
+    for broker_name, milliseconds in FALLBACKS[name]:
+        value = values.get(broker_name)
+        if value is not None:
+            return str(max(int(value) * milliseconds, -1))
+    return None
 
 
 async def broker_configs(cluster: Cluster, broker_id: int) -> list[ConfigItem]:
@@ -55,7 +81,7 @@ async def _configs(cluster: Cluster, resource: ConfigResource) -> list[ConfigIte
 
 async def own_topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
     """The settings that a topic was given, without secrets."""
-    items = await topic_configs(cluster, topic)
+    items = await _configs(cluster, ConfigResource(ResourceType.TOPIC, topic))
     return {item.name: item.value for item in items if item.is_own and item.value is not None}
 
 

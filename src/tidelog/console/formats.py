@@ -7,7 +7,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from markupsafe import Markup, escape
+
 UNKNOWN: Final = "–"  # noqa: RUF001
+LONG_MAX: Final = 2**63 - 1
 UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -24,7 +27,7 @@ def short(value: float | None) -> str:
         if abs(value) >= limit:
             scaled = value / (limit if unit != "k" else 1e3)
             return f"{scaled:.3g}{unit}" if scaled < 1000 else f"{scaled:.0f}{unit}"
-    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
 def size(value: float | None) -> str:
@@ -92,9 +95,33 @@ def percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0f} %"
 
 
+def meaning(value: str | None, name: str) -> str:
+    """The value of a setting in milliseconds or bytes as people read it: 604800000 of retention.ms as 7 d."""
+    if value is None or not value.isdecimal() or int(value) < 1000:
+        return ""
+    if int(value) == LONG_MAX:
+        return "no limit"
+    if name.endswith(".ms"):
+        return duration(int(value) / 1000)
+    return size(int(value)) if name.endswith(".bytes") else ""
+
+
+def prose(text: str) -> Markup:
+    """A documentation as HTML: words between backticks are code."""
+    parts = (escape(part) for part in text.split("`"))
+    return Markup("").join(
+        Markup("<code>%s</code>") % part if at % 2 else part for at, part in enumerate(parts)
+    )
+
+
 def plural(number: int, noun: str, nouns: str | None = None) -> str:
     """1 topic, 2 topics."""
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def they_are(number: int, noun: str) -> str:
+    """1 topic is, 2 topics are."""
+    return f"{plural(number, noun)} {'is' if number == 1 else 'are'}"
 
 
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
@@ -102,9 +129,11 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "count_of": count,
     "duration": duration,
     "instant": instant,
+    "meaning": meaning,
     "milliseconds": milliseconds,
     "percent": percent,
     "plural": plural,
+    "prose": prose,
     "rate": rate,
     "short": short,
     "size": size,

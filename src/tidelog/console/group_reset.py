@@ -26,6 +26,7 @@ from tidelog.clients.offset_reset import (
 from tidelog.clients.reset_plan_csv import exported, parse_plans
 from tidelog.console.clusters import Cluster
 from tidelog.console.errors import ApiError
+from tidelog.console.formats import they_are
 from tidelog.console.group_lag import end_offset
 from tidelog.console.snapshot import ClusterSnapshot
 from tidelog.errors import GroupIdNotFound, InconsistentGroupProtocol
@@ -79,6 +80,10 @@ class ResetAnswer(Struct):
     dry_run: bool
     rows: list[ResetRow]
     plan: str
+
+    @property
+    def message(self) -> str:
+        return f"{they_are(len(self.rows), 'offset')} set."
 
 
 def reset_target(body: ResetBody, group_id: str) -> tuple[Target, str]:
@@ -151,7 +156,7 @@ async def plan_rows(cluster: Cluster, group_id: str, target: Target, topics: str
         end = end_offset(snapshot, key)
         note = ""
         if key in plan.outside:
-            note = f"{plan.outside[key]} is not in the log: the nearest offset is"
+            note = f"{plan.outside[key]} is not in the log; the nearest offset is taken"
         elif key in plan.no_later_record:
             note = "no record of this time or later: the end of the log"
         rows.append(
@@ -173,7 +178,7 @@ async def plan_rows(cluster: Cluster, group_id: str, target: Target, topics: str
 def wanted_partitions(snapshot: ClusterSnapshot, topics: str) -> list[PartitionKey]:
     """The partitions that a text names. Raises ApiError 400 or 404."""
     found: dict[PartitionKey, None] = {}
-    for word in topics.split():
+    for word in topics.replace(", ", " ").split():
         try:
             topic, indexes = split_topic(word)
         except ValueError as error:

@@ -14,12 +14,15 @@ from tidelog.console.snapshot import ClusterSnapshot
 
 @dataclass(slots=True)
 class LatencyFigures:
-    """Percentiles of a kind of request over about the last minute, in milliseconds, and its count so far."""
+    """Percentiles of a kind of request over about the last minute, in milliseconds, and its count so far.
+
+    The percentiles are None if the last minute had no such request.
+    """
 
     count: int
-    p50: float
-    p95: float
-    p99: float
+    p50: float | None
+    p95: float | None
+    p99: float | None
 
 
 @dataclass(slots=True)

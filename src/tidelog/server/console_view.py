@@ -19,6 +19,7 @@ from tidelog.console.local_broker import (
     LatencyFigures,
     LogDirFigures,
 )
+from tidelog.metrics.registry import Histogram
 from tidelog.slices import Slices, finished
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ T = TypeVar("T")
 SLICE_NS: Final = 100_000
 LATENCIES: Final = ("Produce", "FetchConsumer", "FetchFollower", "Metadata", "OffsetCommit")
 QUANTILES: Final = (0.5, 0.95, 0.99)
+
+
+def latency_figures(count: int, times: Histogram) -> LatencyFigures:
+    """The percentiles of a kind of request; a request takes a microsecond at least, so 0 means none."""
+    return LatencyFigures(count, *(found or None for found in times.percentiles(QUANTILES)))
 
 
 class ConsoleView:
@@ -69,7 +75,7 @@ class ConsoleView:
         for of_kind in self._server.context.metrics.kinds():
             count = of_kind.total.count
             if count and of_kind.name in LATENCIES:
-                latency[of_kind.name] = LatencyFigures(count, *of_kind.total.percentiles(QUANTILES))
+                latency[of_kind.name] = latency_figures(count, of_kind.total)
             requests += count
             failed += of_kind.failed
             yield

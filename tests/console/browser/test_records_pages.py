@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,6 +117,35 @@ def test_the_timeline_and_pages_lead_on(page: Page) -> None:
     assert page.locator("details.record").count() == 50
 
 
+def test_records_are_reached_by_keys(page: Page) -> None:
+    page.goto(f"{HERE}/messages")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    assert page.locator("details.record").nth(1).get_attribute("open") is not None
+
+
+def test_a_place_is_asked_for_only_where_it_counts(page: Page) -> None:
+    page.goto(f"{HERE}/messages")
+    place = page.get_by_label("Offset or time")
+    assert not place.is_visible()
+    page.get_by_label("Start").select_option("offset")
+    place.fill("5")
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_url("**start=offset&at=5*")
+    assert place.input_value() == "5"
+    assert page.locator(".where").first.inner_text().endswith("· 5")
+
+
+def test_a_copy_says_that_it_is_done(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{HERE}/messages?filter=record.value.ride==7")
+    page.locator("details.record > summary").first.click()
+    page.get_by_role("button", name="Copy the value").first.click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert '"ride": 7' in page.evaluate("navigator.clipboard.readText()")
+
+
 def test_hostile_records_stay_text(page: Page) -> None:
     page.goto(f"{HERE}/messages?text=onerror")
     page.locator("details.record > summary").first.click()
@@ -128,13 +158,15 @@ def test_a_record_is_produced_and_comes_live(page: Page, browser: Browser, shown
     page.wait_for_selector("text=records read")
     other = browser.new_context(base_url=shown.url).new_page()
     other.set_default_timeout(60_000)
-    other.goto(f"{HERE}/messages")
+    other.goto(f"{HERE}/messages?text=fresh")
     other.get_by_role("button", name="Produce", exact=True).click()
     other.locator("#produce [name=key]").fill("fresh key")
     other.locator("#produce [name=value]").fill('{"fresh": true}')
     other.locator("#produce button.primary").click()
     page.wait_for_selector("details.record:has-text('fresh key')")
     other.wait_for_selector("details.record:has-text('fresh key')")
+    assert re.search(r"The record is in rides-\d at offset \d+\.", other.locator("#done").inner_text())
+    assert other.url.endswith("text=fresh"), "the search stays"
     other.locator("details.record > summary").first.click()
     other.locator("details.again > summary").first.click()
     other.get_by_role("button", name="Produce again").first.click()

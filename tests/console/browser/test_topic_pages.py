@@ -99,7 +99,9 @@ def test_a_topic_is_made_changed_and_deleted(page: Page) -> None:
     page.get_by_label("Name").fill("made")
     page.get_by_label("Partitions").fill("2")
     page.get_by_role("button", name="Create").click()
+    page.get_by_text("The topic made is created.").wait_for()
     page.get_by_role("link", name="made", exact=True).click()
+    assert page.locator("#done").inner_text() == "", "a message is shown once"
     page.get_by_role("button", name="Add partitions").click()
     page.get_by_label("Partitions in all").fill("4")
     page.get_by_role("button", name="Add", exact=True).click()
@@ -111,7 +113,8 @@ def test_a_topic_is_made_changed_and_deleted(page: Page) -> None:
     page.wait_for_selector("#setting .error")
     page.get_by_label("Value").fill("compact")
     page.get_by_role("button", name="Save").click()
-    page.wait_for_selector("text=The 1 of")
+    page.wait_for_selector("text=1 of 33 settings is the topic's own")
+    page.get_by_text("The setting cleanup.policy is compact.").wait_for()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_label("to confirm").last.fill("wrong")
     page.get_by_role("button", name="Delete the topic").click()
@@ -120,6 +123,27 @@ def test_a_topic_is_made_changed_and_deleted(page: Page) -> None:
     page.get_by_role("button", name="Delete the topic").click()
     page.wait_for_url("**/topics")
     assert page.get_by_role("link", name="made", exact=True).count() == 0
+
+
+def test_a_changed_setting_leads_back_to_all_settings(page: Page) -> None:
+    page.goto("/clusters/local/topics/payments/settings?all=1")
+    page.get_by_role("button", name="Edit retention.ms", exact=True).click()
+    page.get_by_label("Value").fill("3600000")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("The setting retention.ms is 3600000.").wait_for()
+    assert page.url.endswith("/settings?all=1")
+    row = page.locator("tr", has=page.get_by_role("rowheader", name="retention.ms", exact=True))
+    assert row.get_by_role("cell").all_inner_texts()[:2] == ["3600000 1 h", "604800000 7 d"]
+
+
+def test_the_text_that_asks_for_a_typed_name_is_one_line(page: Page) -> None:
+    page.goto("/clusters/local/topics/orders")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    name = page.locator("#delete label b").bounding_box()
+    text = page.locator("#delete label span").bounding_box()
+    assert name is not None
+    assert text is not None
+    assert text["height"] < 2 * name["height"]
 
 
 def test_everything_is_reached_by_keys(page: Page) -> None:
@@ -148,6 +172,8 @@ def test_everything_is_reached_by_keys(page: Page) -> None:
 
 def test_the_theme_and_favourites_stay(page: Page) -> None:
     page.goto("/clusters/local/topics")
+    page.get_by_role("button", name="★ Favourites").click()
+    page.get_by_text("There are no favourites yet").wait_for()
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.keyboard.press("d")
     page.get_by_role("button", name="Favourite orders").click()

@@ -86,7 +86,11 @@ def test_what_is_masked_leaves_masked_and_is_not_imported(topic: str, with_reade
 @pytest.mark.parametrize(
     ("format", "data", "reason"),
     [
-        (ExportFormat.JSON, b"{", "line 1 is not JSON"),
+        (
+            ExportFormat.JSON,
+            b'{"value": "a"}\n{bad',
+            "line 2 is not JSON: Expecting property name enclosed in double quotes at character 2",
+        ),
         (ExportFormat.JSON, b"[1]", "line 1 is not a JSON object"),
         (ExportFormat.JSON, b'{"value": "a"}\n{"valu": "a"}', "record 2: valu is unknown"),
         (ExportFormat.JSON, b'{"key": "a"}', "record 1: value is missing"),

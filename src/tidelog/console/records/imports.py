@@ -77,6 +77,10 @@ def _rows(format: ExportFormat, data: bytes) -> Iterator[Mapping[str, object]]:
             continue
         try:
             found = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ImportFailed(
+                f"line {number} is not JSON: {error.msg} at character {error.pos + 1}"
+            ) from None
         except (ValueError, RecursionError) as error:
             raise ImportFailed(f"line {number} is not JSON: {error}") from None
         if not isinstance(found, dict):

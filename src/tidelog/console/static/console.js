@@ -86,11 +86,31 @@
     });
   });
 
+  // -- what a form has done: the page that follows says it ---------------------------------------
+  document.addEventListener("done", (event) => { try { sessionStorage.setItem("tidelog-done", event.detail.message); } catch { /* private window */ } });
+  const say = (message) => {
+    const text = document.createElement("p");
+    text.className = "good";
+    text.textContent = message;
+    document.getElementById("done")?.replaceChildren(text);
+  };
+  const showDone = () => {
+    let message = null;
+    try { message = sessionStorage.getItem("tidelog-done"); sessionStorage.removeItem("tidelog-done"); } catch { /* private window */ }
+    if (message) say(message);
+  };
+
   // -- keyboard and dialogs ------------------------------------------------------------------------
   const open = (id) => { const dialog = document.getElementById(id); if (dialog && !dialog.open) dialog.showModal(); };
+  const copy = async (button, text) => {
+    const label = button.textContent;
+    // A browser gives the clipboard only to pages of https and of this machine.
+    try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { button.textContent = "The browser refuses the clipboard"; }
+    setTimeout(() => { button.textContent = label; }, 2000);
+  };
   const typing = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
   const step = (by) => {
-    const links = [...document.querySelectorAll(document.querySelector("#palette[open]") ? "#palette a" : "main tbody th a")];
+    const links = [...document.querySelectorAll(document.querySelector("#palette[open]") ? "#palette a" : "main tbody th a, main .record > summary")];
     const at = links.indexOf(document.activeElement);
     links[Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
   };
@@ -128,10 +148,10 @@
     if ("close" in data) target.closest("dialog")?.close();
     if ("themeSwitch" in data) switchTheme();
     if (data.favourite !== undefined) toggleFavourite(data.favourite);
-    if (data.copy !== undefined) navigator.clipboard?.writeText(data.copy);
+    if (data.copy !== undefined) copy(target, data.copy);
     if (data.favourites !== undefined) {
       const only = [...favourites()].map((name) => `only=${encodeURIComponent(name)}`).join("&");
-      if (only) location.assign(`${data.favourites}?${only}`);
+      if (only) location.assign(`${data.favourites}?${only}`); else say("There are no favourites yet: the star before a topic's name makes one.");
     }
   });
   // On a phone the menu and the tabs are wider than the screen: begin at the current page.
@@ -139,6 +159,6 @@
     const row = link.closest(".side, .tabs");
     row.scrollLeft += link.getBoundingClientRect().left - row.getBoundingClientRect().left - (row.clientWidth - link.offsetWidth) / 2;
   });
-  document.addEventListener("DOMContentLoaded", () => { showFavourites(); showCurrent(); if (window.uPlot) startCharts(); });
+  document.addEventListener("DOMContentLoaded", () => { showDone(); showFavourites(); showCurrent(); if (window.uPlot) startCharts(); });
   document.addEventListener("htmx:afterSwap", showFavourites);
 })();
