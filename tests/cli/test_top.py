@@ -16,7 +16,7 @@ from tests.cli.test_terminals import HIDE_CURSOR, SHOW_CURSOR, Terminal, on_a_te
 from tests.support.group_members import Members
 from tests.support.wait import eventually
 from tidelog.cli.cluster_load import ClusterSample, load_between
-from tidelog.cli.top import arranged, next_sort, rate, size, view
+from tidelog.cli.top import arranged, fitting, next_sort, rate, screen, size, view
 from tidelog.testing import Broker
 
 __all__ = ["tool"]
@@ -60,13 +60,47 @@ def test_rates_and_lag() -> None:
 
 def test_orders() -> None:
     load = load_between(BEFORE, AFTER)
-    assert [each.topic for each in arranged(load, "rate", 1).topics] == ["t"]
-    assert [each.topic for each in arranged(load, "name", 0).topics] == ["t", "u"]
+    assert [each.topic for each in arranged(load, "rate", 1, 1).topics] == ["t"]
+    assert [each.topic for each in arranged(load, "name", 0, 0).topics] == ["t", "u"]
     assert next_sort("rate", "s") == "size"
     assert next_sort("name", "s") == "rate"
     assert next_sort("rate", "n") == "name"
     assert next_sort("rate", "x") == "rate"
     assert [size(number) for number in (0, 1023, 2048, 3 << 40)] == ["0 B", "1,023 B", "2.0 KiB", "3.0 TiB"]
+
+
+@pytest.mark.parametrize(
+    ("height", "topics", "groups", "expected"),
+    [
+        (24, 6, 1, (6, 1)),
+        (24, 40, 1, (14, 1)),
+        (24, 40, 40, (7, 7)),
+        (24, 2, 40, (2, 13)),
+        (4, 40, 40, (2, 2)),
+        (50, 0, 0, (0, 0)),
+    ],
+)
+def test_topics_and_groups_share_the_lines_of_a_terminal(
+    height: int, topics: int, groups: int, expected: tuple[int, int]
+) -> None:
+    assert fitting(height, 3, topics, groups) == expected
+
+
+def test_a_screen_is_full_and_says_what_it_leaves_out() -> None:
+    load = load_between(BEFORE, AFTER)
+    many = replace(load, topics=[replace(load.topics[0], topic=f"t{number}") for number in range(40)])
+    console = Console(width=80, height=24, record=True, file=StringIO())
+    console.print(screen(many, "name", 0, 24))
+    lines = console.export_text().splitlines()
+    assert len(lines) == 24
+    assert "q ends" in lines[1]
+    assert [line.strip() for line in lines if "more" in line] == ["… 25 more"]
+
+
+def test_names_stay_on_a_narrow_terminal() -> None:
+    console = Console(width=40, record=True, file=StringIO())
+    console.print(view(load_between(BEFORE, AFTER), "rate"))
+    assert [line for line in console.export_text().splitlines() if line.startswith("1 a:1 contr")]
 
 
 def test_names_of_others_are_escaped() -> None:
@@ -111,6 +145,7 @@ def test_without_a_terminal_it_asks_for_once(tool: Tool, arguments: tuple[str, .
 def test_keys_on_a_terminal() -> None:
     def press(process: subprocess.Popen[bytes], terminal: Terminal) -> None:
         eventually(lambda: "orders" in terminal.shown, "the topic is shown", timeout=60)
+        os.write(terminal._ours, b"\x1b[B")  # an arrow key does not end it
         os.write(terminal._ours, b"n")
         eventually(lambda: "sorted by name" in terminal.shown, "the order changes", timeout=60)
         os.write(terminal._ours, b"q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import time
@@ -32,8 +33,14 @@ if TYPE_CHECKING:
     from tidelog.clients.admin import Admin
 
 TIMEOUT_MS = 10_000
-# Lines of the terminal beside the rows: titles, headers, spaces between the tables, the line of keys.
-OTHER_LINES = 10
+KEYS = "q ends, s next order, n name, r rate, z size"
+ENDS = frozenset("qQ\x03\x1b")
+SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[@-~]")
+"""An arrow or function key. It begins as the escape key does."""
+OTHER_LINES = 5
+"""Lines of the terminal beside the rows: the cluster, the keys, the headers of three tables."""
+LEAST_NAME = 12
+"""Letters of a name on a narrow terminal."""
 
 
 @tool_command("top")
@@ -81,20 +88,30 @@ def top(
             watch(admin, interval, sort, limit)
 
 
-def arranged(load: ClusterLoad, sort: str, limit: int) -> ClusterLoad:
-    """The same load in an order, with the first topics and groups of it."""
-    most = limit or None
+def arranged(load: ClusterLoad, sort: str, topics: int, groups: int) -> ClusterLoad:
+    """The same load in an order, with the first topics and groups of it; 0 means all."""
     return ClusterLoad(
         load.cluster,
         load.seconds,
         load.brokers,
-        sorted(load.topics, key=TOPIC_SORTS[sort])[:most],
-        sorted(load.groups, key=GROUP_SORTS[sort])[:most],
+        sorted(load.topics, key=TOPIC_SORTS[sort])[: topics or None],
+        sorted(load.groups, key=GROUP_SORTS[sort])[: groups or None],
     )
 
 
+def fitting(height: int, brokers: int, topics: int, groups: int) -> tuple[int, int]:
+    """How many topics and groups a terminal shows: half of the lines each, and those that the other leaves.
+
+    A table that is cut has a line less for its rows: that line says how many are missing.
+    """
+    free = max(6, height - OTHER_LINES - brokers)
+    group_lines = min(groups, max(free // 2, free - topics))
+    topic_lines = min(topics, free - group_lines)
+    return topic_lines - (topic_lines < topics), group_lines - (group_lines < groups)
+
+
 def print_once(load: ClusterLoad, sort: str, limit: int, output: str) -> None:
-    load = arranged(load, sort, limit)
+    load = arranged(load, sort, limit, limit)
     if output in ("table", "csv"):
         print_json([{"kind": kind, "name": name, **cells} for kind, name, cells in flat(load)])
     elif output != "text":
@@ -116,20 +133,31 @@ def flat(load: ClusterLoad) -> Iterator[tuple[str, str, dict[str, object]]]:
         yield "group", group.group, asdict(group)
 
 
-def view(load: ClusterLoad, sort: str) -> Group:
-    """Three tables. Names come from others: control characters of theirs are escaped."""
+def view(load: ClusterLoad, sort: str, *, keys: bool = False, more: tuple[int, int] = (0, 0)) -> Group:
+    """Three tables. Names come from others: control characters of theirs are escaped.
+
+    `keys` adds a line with the keys, `more` says how many topics and groups are not shown.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    def table(title: str, names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-        made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    def table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], missing: int = 0) -> Table:
+        made = Table(box=None, pad_edge=False)
         for index, name in enumerate(names):
             # Only columns that may wrap give way on a narrow terminal: names are cut, figures never.
-            made.add_column(name, justify="left" if index == 0 else "right", no_wrap=index > 0)
+            if index == 0:
+                made.add_column(name, min_width=LEAST_NAME)
+            else:
+                made.add_column(name, justify="right", no_wrap=True)
         for row in rows:
-            made.add_row(*(Text(visible(cell), no_wrap=True, overflow="ellipsis") for cell in row))
+            made.add_row(*(line(cell) for cell in row))
+        if missing:
+            made.add_row(line(f"… {missing:,} more"))
         return made
+
+    def line(text: str) -> Text:
+        return Text(visible(text), no_wrap=True, overflow="ellipsis")
 
     brokers = [
         (
@@ -157,11 +185,20 @@ def view(load: ClusterLoad, sort: str) -> Group:
         for each in load.groups
     ]
     return Group(
-        Text(visible(f"cluster {load.cluster}, sorted by {sort}")),
-        table("", ("broker", "leaders", "replicas", "records", "bytes"), brokers),
-        table("", ("topic", "partitions", "records", "bytes in", "bytes", "out of sync"), topics),
-        table("", ("group", "state", "lag", "consumed", "topics"), groups),
+        line(f"cluster {load.cluster}, sorted by {sort}"),
+        *([line(f"keys: {KEYS}")] if keys else []),
+        table(("broker", "leaders", "replicas", "records", "bytes"), brokers),
+        table(("topic", "partitions", "records", "bytes in", "bytes", "out of sync"), topics, more[0]),
+        table(("group", "state", "lag", "consumed", "topics"), groups, more[1]),
     )
+
+
+def screen(load: ClusterLoad, sort: str, limit: int, height: int) -> Group:
+    """What fits on a terminal of so many lines."""
+    topics, groups = len(load.topics), len(load.groups)
+    shown = (limit, limit) if limit else fitting(height, len(load.brokers), topics, groups)
+    more = (max(topics - shown[0], 0), max(groups - shown[1], 0))
+    return view(arranged(load, sort, *shown), sort, keys=True, more=more)
 
 
 def rate(number: float) -> str:
@@ -184,18 +221,18 @@ def watch(admin: Admin, interval: float, sort: str, limit: int) -> None:
     console = Console(highlight=False)
     before: ClusterSample = sample(admin)
     after = before
+    due = time.monotonic() + interval
     with Live(console=console, screen=True, auto_refresh=False) as live, keys() as pressed:
         while True:
-            rows = limit or max(3, (console.height - OTHER_LINES - len(after.nodes)) // 2)
-            live.update(view(arranged(load_between(before, after), sort, rows), sort), refresh=True)
-            key = pressed(interval)
-            if key in ("q", "Q", "\x03", "\x1b"):
+            live.update(screen(load_between(before, after), sort, limit, console.height), refresh=True)
+            pressed_keys = pressed(max(0.0, due - time.monotonic()))
+            if not ENDS.isdisjoint(pressed_keys):
                 return
-            chosen = next_sort(sort, key)
-            if chosen != sort:
-                sort = chosen
-                continue
-            before, after = after, sample(admin)
+            for key in pressed_keys:
+                sort = next_sort(sort, key)
+            if not pressed_keys:
+                before, after = after, sample(admin)
+                due = time.monotonic() + interval
 
 
 def next_sort(sort: str, key: str) -> str:
@@ -207,7 +244,7 @@ def next_sort(sort: str, key: str) -> str:
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """Reads single keys of the terminal: a call waits up to so many seconds, and returns "" without a key."""
+    """Reads keys of the terminal: a call waits up to so many seconds, and returns "" without a key."""
     import termios
     import tty
 
@@ -217,7 +254,7 @@ def keys() -> Iterator[Callable[[float], str]]:
 
     def pressed(seconds: float) -> str:
         ready, _, _ = select.select([file], [], [], seconds)
-        return os.read(file, 1).decode(errors="replace") if ready else ""
+        return SEQUENCE.sub(" ", os.read(file, 64).decode(errors="replace")) if ready else ""
 
     try:
         yield pressed
