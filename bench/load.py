@@ -34,6 +34,10 @@ class Load:
     p99_us: float
     p999_us: float
     max_us: float
+    late_p99_us: float = 0.0
+    """How late a request of the latency mode left: what the generator, not the broker, waited for a core."""
+    answer_p99_us: float = 0.0
+    """From there to its answer."""
 
 
 def build(name: str, *libraries: str) -> Path:

@@ -377,12 +377,22 @@ static size_t check_fetched(const uint8_t *body, size_t size, int64_t *next) {
 
 /* ---- samples ------------------------------------------------------------------------------------------------ */
 
-static uint32_t *samples; /* tenths of a microsecond */
-static size_t sample_count;
+struct samples {
+    uint32_t *values; /* tenths of a microsecond */
+    size_t count;
+};
+
+static struct samples latencies;
+static struct samples lateness; /* of the latency mode: how long after it was due a request left */
+static struct samples answers;  /* of the latency mode: from there to the answer */
+
+static void add_to(struct samples *s, int64_t ns) {
+    if (!s->values && !(s->values = malloc(MAX_SAMPLES * sizeof *s->values))) fail("no memory for samples");
+    if (s->count < MAX_SAMPLES) s->values[s->count++] = (uint32_t)(ns < 400000000000LL ? ns / 100 : UINT32_MAX);
+}
 
 static void add_sample(int64_t ns) {
-    if (!samples && !(samples = malloc(MAX_SAMPLES * sizeof *samples))) fail("no memory for samples");
-    if (sample_count < MAX_SAMPLES) samples[sample_count++] = (uint32_t)(ns < 400000000000LL ? ns / 100 : UINT32_MAX);
+    add_to(&latencies, ns);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -390,15 +400,22 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double quantile(double q) {
-    return sample_count ? samples[(size_t)(q * (double)(sample_count - 1))] / 10.0 : 0;
+static void sort(struct samples *s) {
+    if (s->count) qsort(s->values, s->count, sizeof *s->values, by_value);
+}
+
+static double quantile(const struct samples *s, double q) {
+    return s->count ? s->values[(size_t)(q * (double)(s->count - 1))] / 10.0 : 0;
 }
 
 static void print_result(int64_t requests, int64_t bytes, double seconds) {
-    if (sample_count) qsort(samples, sample_count, sizeof *samples, by_value);
+    sort(&latencies);
+    sort(&lateness);
+    sort(&answers);
     printf("{\"requests\": %" PRId64 ", \"bytes\": %" PRId64 ", \"seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f, "
-           "\"p999_us\": %.1f, \"max_us\": %.1f}\n",
-        requests, bytes, seconds, quantile(0.5), quantile(0.99), quantile(0.999), quantile(1));
+           "\"p999_us\": %.1f, \"max_us\": %.1f, \"late_p99_us\": %.1f, \"answer_p99_us\": %.1f}\n",
+        requests, bytes, seconds, quantile(&latencies, 0.5), quantile(&latencies, 0.99), quantile(&latencies, 0.999),
+        quantile(&latencies, 1), quantile(&lateness, 0.99), quantile(&answers, 0.99));
 }
 
 /* ---- connections -------------------------------------------------------------------------------------------- */
@@ -783,11 +800,15 @@ static void run_latency(void) {
             number_batch(&c, frame + r.head_size, 0);
             seal_batch(frame + r.head_size, r.batch_size, wall_ms());
         }
+        int64_t left = now_ns();
         send_all(c.fd, frame, size);
         size_t got = receive_answer(c.fd, buffer, SMALL_BUFFER);
         if (got < 4 || get32(buffer + 4) != (uint32_t)i) fail("an answer carries another correlation id than its request");
         if (i >= 0) {
-            add_sample(now_ns() - from);
+            int64_t answered = now_ns();
+            add_sample(answered - from);
+            add_to(&lateness, left - from);
+            add_to(&answers, answered - left);
             done++;
         }
         check_produced(buffer + 4, got);
