@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
+import floor
 import load
 import machine
 import workloads
@@ -48,6 +49,10 @@ ROWS: dict[str, Row] = {
     "transactional": Row("one-record produce, 16 connections, transactional, acks=all", PER_REQUEST),
     "p50": Row("one-record produce, one connection, p50", "us", 0.35),
     "p99": Row("one-record produce, one connection, p99", "us", 0.42),
+    "one-core p50": Row("one-record produce, one connection, client and broker on one core, p50", "us"),
+    "one-core p99": Row("one-record produce, one connection, client and broker on one core, p99", "us"),
+    "floor": Row("the C program floor.c instead of the broker, p50", "us"),
+    "one-core floor": Row("client and floor.c on one core, p50", "us"),
     "beside": Row("one-record produce beside a 500 MB/s producer, p99", "us"),
     "beside rate": Row("rate of that producer", "MB/s", at_least=True),
     "bulk1000": Row("produce, 1 MB requests, 1,000-byte records", PER_GB, 0.5),
@@ -156,6 +161,30 @@ def latency(source: Source, scale: Scale) -> Iterator[Loaded]:
         def work() -> Figures:
             done = workloads.one_connection(broker, topic, scale(30_000))
             return {"p50": done.p50_us, "p99": done.p99_us}
+
+        yield Loaded(work, broker)
+
+
+@contextmanager
+def latency_floor(source: Source, scale: Scale) -> Iterator[Loaded]:
+    requests = scale(30_000)
+    with ExitStack() as stack:
+        with machine.one_core():
+            broker = stack.enter_context(source.broker())
+            one_core_floor = stack.enter_context(floor.server(source.folder))
+        any_core_floor = stack.enter_context(floor.server(source.folder))
+        topic = broker.topic("latency")
+
+        def work() -> Figures:
+            with machine.one_core():
+                done = workloads.one_connection(broker, topic, requests)
+                bare = workloads.one_connection(one_core_floor, topic, requests)
+            figures = {
+                "one-core p50": done.p50_us,
+                "one-core p99": done.p99_us,
+                "one-core floor": bare.p50_us,
+            }
+            return {**figures, "floor": workloads.one_connection(any_core_floor, topic, requests).p50_us}
 
         yield Loaded(work, broker)
 
@@ -388,6 +417,7 @@ SCENARIOS: dict[str, Scenario] = {
     "idempotent": one_record("idempotent", workloads.idempotent_record),
     "transactional": one_record("transactional", workloads.transactional_record, 50_000),
     "latency": latency,
+    "latency-floor": latency_floor,
     "beside": beside,
     "bulk1000": bulk("bulk1000", workloads.MEGABYTE_OF_1000),
     "bulk100": bulk("bulk100", workloads.MEGABYTE_OF_100),

@@ -7,6 +7,8 @@ import platform
 import resource
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 MEGABYTE = 1_000_000
@@ -29,6 +31,17 @@ def process_tree(pid: int) -> list[int]:
                 continue
             tree.extend(int(child) for child in children.split())
     return tree
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this thread, and the processes that it starts meanwhile, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
-BENCH = Path(__file__).parent.parent.parent / "bench"
+from tests.benchmark.programs import BENCH, imported
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[dict[str, ModuleType]]:
-    """The modules of the benchmark, which are programs beside the package; forgotten again afterwards."""
-    known = set(sys.modules)
-    sys.path.insert(0, str(BENCH))
-    try:
-        yield {name: importlib.import_module(name) for name in ("ratios", "chart", "broker", "against_kafka")}
-    finally:
-        sys.path.remove(str(BENCH))
-        for name in set(sys.modules) - known:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(BENCH)):
-                del sys.modules[name]
+    with imported("ratios", "chart", "broker", "against_kafka") as modules:
+        yield modules
 
 
 @pytest.fixture

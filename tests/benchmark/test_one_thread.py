@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).parent.parent.parent / "bench"
+from tests.benchmark.programs import imported
 
 
 @pytest.fixture
 def one_thread() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCH))
-    try:
-        yield importlib.import_module("one_thread")
-    finally:
-        sys.path.remove(str(BENCH))
-        sys.modules.pop("one_thread", None)
+    with imported("one_thread") as modules:
+        yield modules["one_thread"]
 
 
 @pytest.mark.parametrize("case", ["produce16", "woken", "transaction"])
