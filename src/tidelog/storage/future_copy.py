@@ -220,8 +220,7 @@ class FutureCopy:
 
     def _copy(self, segment: SegmentState, limit: int) -> int:
         self.reading = segment.base_offset
-        if segment.base_offset != self.base_offset:
-            self._open(segment)
+        self._go_to(segment)
         source, target = self._from, self._into
         assert source is not None
         assert target is not None
@@ -249,6 +248,12 @@ class FutureCopy:
             return True
         target.truncate(self.position)
         return False
+
+    def _go_to(self, segment: SegmentState) -> None:
+        """Open the files of a segment, unless they are open."""
+        # The segment after one of a single offset begins at `base_offset` before its files are open.
+        if self._into is None or segment.base_offset != self.base_offset:
+            self._open(segment)
 
     def _open(self, segment: SegmentState) -> None:
         self.at_target = False
@@ -299,8 +304,7 @@ class FutureCopy:
             self._write_changed(name, data)
 
     def _finish_file(self, segment: SegmentState) -> None:
-        if segment.base_offset != self.base_offset:
-            self._open(segment)
+        self._go_to(segment)
         target = self._into
         assert target is not None
         self.at_target = False

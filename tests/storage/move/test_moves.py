@@ -51,6 +51,25 @@ def test_a_partition_moves_with_all_that_it_has() -> None:
     assert world.names(A) == []
 
 
+@pytest.mark.parametrize("rolls_at_the_end", [False, True], ids=["", "with an empty segment at the end"])
+def test_segments_of_one_record_move_too(rolls_at_the_end: bool) -> None:
+    """Each segment begins at the offset after the begin of the one before."""
+    world = filled(5, segment_bytes=100)
+    if rolls_at_the_end:
+        world.log.roll(NOW)
+    bases = [segment.base_offset for segment in world.log.segments]
+    assert bases == list(range(5 + rolls_at_the_end))
+    world.moves.alter(KEY, B)
+    world.advance(1)
+    assert world.folder() == B
+    assert offsets(records(world.log)) == list(range(5))
+    world.append()
+    world.logs.shutdown()
+    again = world.crashed(world.disk, epoch=0)
+    assert again.folder() == B
+    assert offsets(records(again.log)) == list(range(6))
+
+
 def test_what_is_written_on_the_way_comes_along() -> None:
     world = filled()
     world.moves.alter(KEY, B)
