@@ -12,6 +12,7 @@ from tests.storage.helpers import batch
 from tidelog.cluster.partition import Partition
 from tidelog.errors import KafkaStorageError, NotLeaderOrFollower, OutOfOrderSequenceNumber
 from tidelog.storage.append import AppendOrigin, DuplicateBatch, UnreadBatch
+from tidelog.storage.producer_history import SEARCHED_BYTES
 
 SMALL = {"segment_bytes": 3000, "index_interval_bytes": 1}
 WAYS = pytest.mark.parametrize("heavy", [False, True], ids=["small", "heavy"])
@@ -125,3 +126,32 @@ def test_coordinators_do_not_search(world: World, disk: LoopsDisk) -> None:
     partition = cold(world, disk)
     assert world.produce(partition, numbered(4), origin=AppendOrigin.COORDINATOR).offset == 9
     assert not disk.brought_in
+
+
+def test_a_search_as_long_as_it_may_be_takes_few_turns(tmp_path: Path, disk: LoopsDisk) -> None:
+    """Every byte comes from the disk, none of it on the loop, and none of it twice."""
+    world = World(tmp_path, disk=disk)
+    partition = world.partition()
+    for sequence in (0, 1):
+        world.produce(partition, numbered(sequence))
+    while stored_bytes(partition) < SEARCHED_BYTES + 500_000:
+        world.produce(partition, batch(4, value=b"v" * 1000))
+    world.produce(partition, numbered(2))
+    world.close()
+    world = World(tmp_path, disk=disk)
+    partition = world.partition(leader_epoch=1)
+    world.produce(partition)
+    disk.evict()
+    retried = world.produce(partition, numbered(0))
+    assert not retried.answered
+    world.advance()
+    assert isinstance(retried.error, OutOfOrderSequenceNumber)
+    read = [size for path, size, _ in disk.brought_in if path.endswith(".log")]
+    assert len(set(disk.brought_in)) == len(disk.brought_in)
+    assert SEARCHED_BYTES <= sum(read) <= 1.2 * SEARCHED_BYTES
+    assert len(disk.brought_in) <= 40
+
+
+def stored_bytes(partition: Partition) -> int:
+    assert partition.log is not None
+    return partition.log.size

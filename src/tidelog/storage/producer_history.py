@@ -30,7 +30,10 @@ from tidelog.storage.reads import Reads
 logger = logging.getLogger("tidelog.storage")
 
 SEARCHED_BYTES: Final = 4 << 20
-"""The most that a search reads: 1.4 ms of CPU where all of it is small batches."""
+"""The most that a search reads: 1.4 ms of CPU where all of it is small batches.
+
+A cold disk is read a dozen times meanwhile. Each time the search begins anew: 4 to 6 ms of CPU together.
+"""
 
 _CHUNK = 64 << 10
 _FIRST_WINDOW = 128 << 10
