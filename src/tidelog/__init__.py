@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tidelog.clients.admin.client import AsyncAdmin
     from tidelog.clients.admin.cluster import (
         ClusterDescription,
-        ElectionType,
         FeatureMetadata,
         FeatureUpdate,
         LogDirDescription,
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
     )
     from tidelog.clients.admin.configs import (
         AlterConfigOp,
-        ConfigEntry,
         ConfigResource,
-        ConfigSource,
-        ConfigSynonym,
         OpType,
         ResourceType,
     )
@@ -149,8 +145,10 @@ if TYPE_CHECKING:
     )
     from tidelog.clients.typed_settings import AdminClientConfig, ConsumerConfig, ProducerConfig
     from tidelog.config import ConfigError, Password
+    from tidelog.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
     from tidelog.errors import *
     from tidelog.partitions import TopicPartition
+    from tidelog.protocol.election_type import ElectionType
     from tidelog.records.loops import ConsumerRecord, RecordFuture, RecordMetadata
 
 __version__ = "0.1.0"

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tidelog.config.entries import ConfigEntry
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.entries import ConfigEntry
 
 DATA = Path(__file__).parent.parent / "data" / "config-answers.json.gz"
 
@@ -38,9 +38,9 @@ def ours(entries: list[ConfigEntry]) -> dict[str, Described]:
     return {
         entry.name: (
             entry.value,
-            entry.read_only,
+            entry.is_read_only,
             int(entry.source),
-            entry.sensitive,
+            entry.is_sensitive,
             int(entry.type),
             [(synonym.name, synonym.value, int(synonym.source)) for synonym in entry.synonyms],
         )

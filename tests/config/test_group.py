@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.config.entries import ConfigSource
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.entries import ConfigSource
 from tidelog.server.config.group import GroupConfigs, group_definition, overrides_of
 
 
@@ -22,7 +22,7 @@ def test_every_setting_of_a_group_has_the_broker_to_fall_back_on_or_a_default() 
     assert [entry.name for entry in entries] == list(group_definition())
     for entry in entries:
         assert entry.value is not None
-        assert entry.source is ConfigSource.DEFAULT
+        assert entry.source is ConfigSource.DEFAULT_CONFIG
         assert entry.documentation
         assert entry.synonyms[0].value == entry.value
 
@@ -59,7 +59,7 @@ def test_a_group_shows_its_own_value_and_what_stands_behind_it() -> None:
     configs = GroupConfigs(broker(group_consumer_session_timeout_ms="46000"))
     own = {"consumer.session.timeout.ms": "50000"}
     (entry,) = configs.describe("g", own, ["consumer.session.timeout.ms", "nothing"])
-    assert (entry.value, entry.source) == ("50000", ConfigSource.GROUP)
+    assert (entry.value, entry.source) == ("50000", ConfigSource.DYNAMIC_GROUP_CONFIG)
     assert [(synonym.name, synonym.value, int(synonym.source)) for synonym in entry.synonyms] == [
         ("consumer.session.timeout.ms", "50000", 8),
         ("group.consumer.session.timeout.ms", "46000", 4),

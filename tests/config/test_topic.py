@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from tests.config.changes import incremented_topic
+from tidelog.config.entries import ConfigSource
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidConfig
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.changes import AlterOperation, ConfigOp
-from tidelog.server.config.entries import ConfigSource
 from tidelog.server.config.topic import TopicConfigs, topic_definition
 from tidelog.storage.config import LogConfig
 
@@ -63,7 +63,7 @@ def test_a_change_of_the_broker_reaches_topics_that_have_no_value_of_their_own()
     assert configs.log_config({}).retention_ms == 5
     assert configs.log_config({"max.message.bytes": "99"}).max_message_bytes == 99
     (entry,) = configs.describe({}, ["max.message.bytes"])
-    assert (entry.value, entry.source) == ("77", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert (entry.value, entry.source) == ("77", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 def test_a_stored_setting_that_cannot_be_read_counts_as_absent() -> None:

@@ -81,6 +81,15 @@ def test_every_reason_why_a_cluster_is_not_healthy_is_told() -> None:
     assert health_of(snapshot_of(PartitionSnapshot(1, 1, (1, 2), (1,))), None).state == "warning"
 
 
+def test_a_broker_that_is_down_is_named() -> None:
+    found = health_of(snapshot_of(PartitionSnapshot(0, 1, (1, 4, 5), (1,))), None)
+    assert [(reason.severity, reason.code) for reason in found.reasons] == [
+        ("warning", "BROKERS_DOWN"),
+        ("warning", "UNDER_REPLICATED"),
+    ]
+    assert found.reasons[0].text == "2 brokers are down: 4, 5."
+
+
 def test_the_picture_shows_each_replica_by_what_it_does() -> None:
     found = picture(
         snapshot_of(PartitionSnapshot(0, 2, (1, 2, 3), (1, 2)), PartitionSnapshot(1, 1, (1,), (1,)))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.controller.controllers import Cluster, Node, simulated
 from tidelog.cluster.metadata_update import FULL_UPDATE
-from tidelog.controller.interface import ElectionType, NewTopic, TopicToDelete
+from tidelog.controller.interface import NewTopic, TopicToDelete
 from tidelog.controller.request_batch import LeaderAndIsrResponseReceived
 from tidelog.endpoints import Endpoint
 from tidelog.errors import (
@@ -24,6 +24,7 @@ from tidelog.metadata.nodes import BrokerNode
 from tidelog.metadata.state import NO_LEADER, BrokerRegistration, PartitionState
 from tidelog.metadata.tree import Watch
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from tests.controller.controllers import Cluster, Node, simulated
-from tidelog.controller.interface import ElectionType, NewTopic
+from tidelog.controller.interface import NewTopic
 from tidelog.errors import BrokerNotAvailable, KafkaError, NotController, StaleBrokerEpoch
 from tidelog.metadata import paths
 from tidelog.metadata.controller_store import ControllerStore
@@ -22,6 +22,7 @@ from tidelog.metadata.nodes import PartitionNode, TopicNode
 from tidelog.metadata.state import NO_LEADER, PartitionState, StateUpdates
 from tidelog.metadata.tree import TreeUnavailable
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest
 
 BROKERS = (1, 2, 3, 4)

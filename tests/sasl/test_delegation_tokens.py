@@ -32,7 +32,7 @@ from tidelog.protocol.messages.describe_delegation_token import (
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tidelog.security.delegation_tokens import DelegationTokenManager, TokenSettings
-from tidelog.security.scram import ScramMechanism
+from tidelog.security.scram import ScramAlgorithm
 from tidelog.testing import Broker
 
 ALICE, BOB, CAROL = "User:alice", "User:bob", "User:carol"
@@ -98,7 +98,7 @@ def test_an_expired_token_cannot_be_renewed_but_removed() -> None:
     for change in (tokens.renew, tokens.expire):
         with pytest.raises(DelegationTokenExpired):
             asyncio.run(change(ALICE, hmac, 10))
-    assert tokens.credential(node.token_id, ScramMechanism.SCRAM_SHA_256) is None
+    assert tokens.credential(node.token_id, ScramAlgorithm.SCRAM_SHA_256) is None
     assert asyncio.run(tokens.expire(ALICE, hmac, -1)) == 1051
     assert tokens.store.nodes == {}
 
@@ -121,7 +121,7 @@ def test_another_broker_reads_the_tokens_and_forgets_removed_ones() -> None:
     assert asyncio.run(other.renew(BOB, hmac, -1)) > 0
     tokens.store.nodes.clear()
     asyncio.run(other.load())
-    assert other.credential(node.token_id, ScramMechanism.SCRAM_SHA_512) is None
+    assert other.credential(node.token_id, ScramAlgorithm.SCRAM_SHA_512) is None
 
 
 # The broker

@@ -13,10 +13,10 @@ from tests.support.sasl_walks import NONCE, scram_final, scram_first
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.security.sasl.scram import ScramSaslServer, TokenCredential
 from tidelog.security.sasl.server import SaslException
-from tidelog.security.scram import ScramCredential, ScramMechanism, scram_credential
+from tidelog.security.scram import ScramAlgorithm, ScramCredential, scram_credential
 from tidelog.server.listener_security import ScramUsers
 
-SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
+SHA_256, SHA_512 = ScramAlgorithm.SCRAM_SHA_256, ScramAlgorithm.SCRAM_SHA_512
 TREE = Path(__file__).parent.parent / "data" / "zookeeper-tree.json"
 
 
@@ -72,7 +72,7 @@ def test_a_nonce_ends_as_the_server_told() -> None:
 
 
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512])
-def test_a_credential_is_its_text(mechanism: ScramMechanism) -> None:
+def test_a_credential_is_its_text(mechanism: ScramAlgorithm) -> None:
     credential = scram_credential("secret", mechanism, 4096)
     assert ScramCredential.parse(credential.format()) == credential
     log_in(ScramSaslServer(mechanism, lambda _: credential), "alice", "secret", mechanism.digest)

@@ -21,7 +21,7 @@ from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tidelog.security.sasl.oauthbearer import InvalidToken, OAuthBearerToken
-from tidelog.security.scram import ScramCredential, ScramMechanism, scram_credential
+from tidelog.security.scram import ScramAlgorithm, ScramCredential, scram_credential
 from tidelog.testing import Broker
 
 JAAS = "listener.name.sasl.plain.sasl.jaas.config"
@@ -41,7 +41,7 @@ class Backwards:
         return password == username[::-1] and "user_alice" in self._options
 
     def credential(self, username: str) -> ScramCredential | None:
-        return scram_credential(username[::-1], ScramMechanism.SCRAM_SHA_256)
+        return scram_credential(username[::-1], ScramAlgorithm.SCRAM_SHA_256)
 
     def validate(self, token: str) -> OAuthBearerToken:
         if token != "good":

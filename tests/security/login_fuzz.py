@@ -35,7 +35,7 @@ from tidelog.security.sasl.authenticator import (
 from tidelog.security.sasl.oauthbearer import InvalidToken, OAuthBearerSaslServer, OAuthBearerToken
 from tidelog.security.sasl.plain import JaasUsers, PlainSaslServer
 from tidelog.security.sasl.scram import ScramSaslServer
-from tidelog.security.scram import ScramCredential, ScramMechanism
+from tidelog.security.scram import ScramAlgorithm, ScramCredential
 
 LOGIN_KEYS: Final = (17, 18, 36)
 MOST_ANSWER_BYTES: Final = 4_000
@@ -81,7 +81,7 @@ class SaslFuzz:
         self._users = JaasUsers({"user_alice": "secret"})
         self._credentials = {
             mechanism: ScramCredential(bytes(24), *(key * mechanism.key_bytes for key in (b"k", b"s")), 4096)
-            for mechanism in ScramMechanism
+            for mechanism in ScramAlgorithm
         }
         self.outcomes: Counter[Outcome] = Counter()
         self.frames = 0
@@ -93,13 +93,13 @@ class SaslFuzz:
             "PLAIN": MechanismOptions(lambda: PlainSaslServer(self._users)),
             "OAUTHBEARER": MechanismOptions(lambda: OAuthBearerSaslServer(RefusesTokens())),
         }
-        for one in ScramMechanism:
+        for one in ScramAlgorithm:
             mechanisms[one.mechanism_name] = MechanismOptions(partial(self._scram, one))
         return SaslServerAuthenticator(
             mechanisms, lambda _version, _request: ApiVersionsResponse(), lambda: 0, previous
         )
 
-    def _scram(self, mechanism: ScramMechanism) -> ScramSaslServer:
+    def _scram(self, mechanism: ScramAlgorithm) -> ScramSaslServer:
         credential = self._credentials[mechanism]
         return ScramSaslServer(mechanism, lambda name: credential if name == "alice" else None)
 

@@ -19,7 +19,7 @@ from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_metrics import AllTopicMetrics
 from tidelog.cluster.topic_overrides import TopicOverrides
 from tidelog.cluster.worker import ThreadWorker
-from tidelog.controller.interface import ElectionType, NewTopic, TopicResult
+from tidelog.controller.interface import NewTopic, TopicResult
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.markers import LocalMarkers
@@ -33,6 +33,7 @@ from tidelog.network.loop import BrokerLoop
 from tidelog.network.server import SocketServer
 from tidelog.partitions import PartitionKey, TopicPartition
 from tidelog.protocol.api import ApiKey
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from tidelog.server.apis import served_apis
 from tidelog.server.apis.router import Router

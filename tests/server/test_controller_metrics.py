@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.controller.controllers import Cluster, simulated
-from tidelog.controller.interface import ElectionType, NewTopic
+from tidelog.controller.interface import NewTopic
 from tidelog.metrics.prometheus import render
 from tidelog.metrics.registry import Gauge, Histogram, MetricName, Registry
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.election_type import ElectionType
 from tidelog.server.controller_metrics import register_controller_metrics
 
 # As Kafka 3.9 registers them on ZooKeeper; the migration to KRaft is not served.

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.server.cluster_broker import CLIENTS, ClusterBroker
-from tidelog.controller.interface import ElectionType
 from tidelog.errors import ElectionNotNeeded, ErrorCode, NoReassignmentInProgress, PreferredLeaderNotAvailable
 from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -162,7 +162,8 @@ class Collector:
         ]
 
     def _topic_configs(self) -> object:
-        from tidelog.clients.admin.configs import ConfigResource, ConfigSource, ResourceType
+        from tidelog.clients.admin.configs import ConfigResource, ResourceType
+        from tidelog.config.entries import ConfigSource
 
         found = self._admin.describe_configs(
             [ConfigResource(ResourceType.TOPIC, name) for name in self._names()]

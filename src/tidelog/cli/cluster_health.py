@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.cli.cluster_status import ClusterStatus, cluster_status
 from tidelog.cli.terminal import visible
+from tidelog.clients.admin.health import Problem, cluster_problems, log_dir_problem
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from tidelog.clients.admin.cluster import LogDirDescription
 
 NAMES_SHOWN = 10
+WORDS = {
+    Problem.NO_CONTROLLER: "no broker is the controller",
+    Problem.BROKERS_DOWN: "{} brokers are down",
+    Problem.OFFLINE_PARTITIONS: "{} partitions are offline",
+    Problem.UNDER_REPLICATED: "{} partitions are under-replicated",
+    Problem.FAILED_LOG_DIR: "the log folder failed",
+    Problem.DISK_NEARLY_FULL: "the disk of a log folder is nearly full",
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,19 +95,9 @@ def ask_health(admin: Admin, disk_free_percent: float) -> ClusterHealth:
 
 def state_reasons(status: ClusterStatus) -> Iterable[Reason]:
     """What is wrong with brokers and partitions."""
-    if status.controller is None:
-        yield Reason("no-controller", "no broker is the controller")
-    down = tuple(str(broker.broker_id) for broker in status.brokers if broker.address is None)
-    if down:
-        yield Reason("brokers-down", f"{len(down)} brokers are down", down)
-    if status.without_leader:
-        count = len(status.without_leader)
-        yield Reason("offline", f"{count} partitions are offline", tuple(status.without_leader))
-    if status.out_of_sync:
-        count = len(status.out_of_sync)
-        yield Reason(
-            "under-replicated", f"{count} partitions are under-replicated", tuple(status.out_of_sync)
-        )
+    down = [broker.broker_id for broker in status.brokers if broker.address is None]
+    for found in cluster_problems(status.controller, down, status.without_leader, status.out_of_sync):
+        yield Reason(found.kind.value, WORDS[found.kind].format(len(found.where)), found.where)
 
 
 def folder_reasons(
@@ -106,10 +105,8 @@ def folder_reasons(
 ) -> Iterable[Reason]:
     """What is wrong with the log folders of a broker."""
     for folder in folders:
-        if isinstance(folder.error, KafkaError):
-            yield Reason("failed-log-dir", f"broker {broker}: the log folder failed", (folder.path,))
-        elif folder.total_bytes and folder.usable_bytes is not None:
-            free = 100 * folder.usable_bytes / folder.total_bytes
-            if free < disk_free_percent:
-                words = f"broker {broker}: the disk of a log folder is nearly full"
-                yield Reason("disk-nearly-full", words, (folder.path,))
+        has_failed = isinstance(folder.error, KafkaError)
+        least_free = disk_free_percent / 100
+        found = log_dir_problem(has_failed, folder.total_bytes, folder.usable_bytes, least_free)
+        if found is not None:
+            yield Reason(found.value, f"broker {broker}: {WORDS[found]}", (folder.path,))

@@ -63,7 +63,7 @@ def leader_election(
     output: str,
 ) -> None:
     """Elect the preferred leaders of partitions, or a leader for partitions without one."""
-    from tidelog.clients.admin.cluster import ElectionType
+    from tidelog.protocol.election_type import ElectionType
 
     not_both(ctx, "--command-config", command_config, "--admin.config", admin_config)
     if election_type is None:

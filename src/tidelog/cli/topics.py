@@ -292,7 +292,7 @@ def create_topic(admin: Admin, options: Options) -> None:
 
 def cloned(admin: Admin, options: Options, original: str) -> Options:
     """The flags with what another topic has and they leave out. Its records are not copied."""
-    from tidelog.clients.admin.configs import ConfigSource
+    from tidelog.config.entries import ConfigSource
 
     topic = admin.describe_topics([original])[original]
     entries = topic_configs(admin, [topic])[original]

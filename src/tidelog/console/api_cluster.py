@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from tidelog.clients.admin.cluster import ElectionType
 from tidelog.console.api import Call, Done, Endpoint
 from tidelog.console.configs import BrokerConfigRow, broker_configs, compare
 from tidelog.console.errors import ApiError, not_found
 from tidelog.console.formats import plural
 from tidelog.console.snapshot import ClusterSnapshot
+from tidelog.protocol.election_type import ElectionType
 
 
 class BrokerItem(Struct):

@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from tidelog.clients.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from tidelog.clients.admin.configs import ConfigResource, ResourceType
+from tidelog.config.entries import ConfigEntry, ConfigSource
 from tidelog.console.clusters import Cluster
 
 SOURCES: Final = {

@@ -140,7 +140,10 @@ class GroupSnapshot:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all topics; `records` and `topics` without internal topics, `size` None if one is unknown."""
+    """Sums over all topics; `records` and `topics` without internal topics, `size` None if one is unknown.
+
+    `broker_ids` are the brokers that have replicas, alive or not.
+    """
 
     topics: int = 0
     partitions: int = 0
@@ -149,6 +152,7 @@ class Totals:
     size: int | None = 0
     offline: list[str] = field(default_factory=list)
     under_replicated: list[str] = field(default_factory=list)
+    broker_ids: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -200,6 +204,7 @@ def _add(totals: Totals, topic: TopicSnapshot) -> None:
     size = topic.size
     totals.size = None if size is None or totals.size is None else totals.size + size
     for partition in topic.partitions:
+        totals.broker_ids.update(partition.replicas)
         if partition.is_offline:
             totals.offline.append(f"{topic.name}-{partition.index}")
         elif partition.is_under_replicated:

@@ -29,7 +29,6 @@ from tidelog.controller.event_manager import (
 from tidelog.controller.interface import (
     ConfigRules,
     DeletedTopic,
-    ElectionType,
     MutationQuota,
     NewPartitions,
     NewTopic,
@@ -47,6 +46,7 @@ from tidelog.metadata.operations import ControllerEpoch, Fenced
 from tidelog.metadata.state import PartitionState
 from tidelog.metadata.tree import EventType, TreeError, WatchEvent
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 if TYPE_CHECKING:

@@ -204,13 +204,6 @@ class MutationQuota(Protocol):
         """Count partitions that are to be created or deleted. ThrottlingQuotaExceeded if they must not be."""
 
 
-class ElectionType(IntEnum):
-    """The election types of ElectLeaders."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
-
-
 class Controller(Protocol):
     """Changes topics and settings for clients."""
 

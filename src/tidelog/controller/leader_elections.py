@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from tidelog.controller.event_manager import ControllerState
-from tidelog.controller.interface import ElectionType
 from tidelog.controller.partition_state_machine import ElectionStrategy
 from tidelog.controller.states import PartitionStatus
 from tidelog.controller.term import ControllerTerm
@@ -24,6 +23,7 @@ from tidelog.metadata import paths
 from tidelog.metadata.state import PartitionState
 from tidelog.metadata.tree import WatchEvent
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.election_type import ElectionType
 
 FIRST_REBALANCE_SECONDS = 5.0
 """The first check of the balance after an election, as in Kafka."""

@@ -20,7 +20,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata.security_nodes import TokenNode
 from tidelog.security.sasl.scram import TokenCredential
-from tidelog.security.scram import ScramCredential, ScramMechanism, scram_credential
+from tidelog.security.scram import ScramAlgorithm, ScramCredential, scram_credential
 
 EXPIRE_NOW = -1
 
@@ -52,7 +52,7 @@ class DelegationTokenManager:
         self._now_ms = now_ms
         self._by_id: dict[str, TokenNode] = {}
         self._by_hmac: dict[bytes, str] = {}
-        self._credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+        self._credentials: dict[tuple[str, ScramAlgorithm], ScramCredential] = {}
 
     # The cache, which follows the tree
 
@@ -71,7 +71,7 @@ class DelegationTokenManager:
     def forget(self, token_id: str) -> None:
         if self._by_id.pop(token_id, None) is not None:
             del self._by_hmac[self.hmac_of(token_id)]
-            for mechanism in ScramMechanism:
+            for mechanism in ScramAlgorithm:
                 self._credentials.pop((token_id, mechanism), None)
 
     def hmac_of(self, token_id: str) -> bytes:
@@ -80,7 +80,7 @@ class DelegationTokenManager:
     def tokens(self) -> Sequence[TokenNode]:
         return list(self._by_id.values())
 
-    def credential(self, token_id: str, mechanism: ScramMechanism) -> TokenCredential | None:
+    def credential(self, token_id: str, mechanism: ScramAlgorithm) -> TokenCredential | None:
         """The SCRAM credential of a valid token. Slow when it is first asked for: call it on a thread."""
         node = self._by_id.get(token_id)
         if node is None or self._is_expired(node):

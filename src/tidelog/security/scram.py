@@ -26,8 +26,8 @@ _CREDENTIAL = re.compile(
 )
 
 
-class ScramMechanism(IntEnum):
-    """The mechanisms with their numbers in AlterUserScramCredentials."""
+class ScramAlgorithm(IntEnum):
+    """The hash algorithm of a SCRAM mechanism, with the mechanism's number in AlterUserScramCredentials."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
@@ -38,11 +38,11 @@ class ScramMechanism(IntEnum):
 
     @property
     def digest(self) -> str:
-        return "sha512" if self is ScramMechanism.SCRAM_SHA_512 else "sha256"
+        return "sha512" if self is ScramAlgorithm.SCRAM_SHA_512 else "sha256"
 
     @property
     def key_bytes(self) -> int:
-        return 64 if self is ScramMechanism.SCRAM_SHA_512 else 32
+        return 64 if self is ScramAlgorithm.SCRAM_SHA_512 else 32
 
     @property
     def min_iterations(self) -> int:
@@ -50,7 +50,7 @@ class ScramMechanism(IntEnum):
         return 4096
 
 
-BY_NAME: Final = {mechanism.mechanism_name: mechanism for mechanism in ScramMechanism}
+BY_NAME: Final = {mechanism.mechanism_name: mechanism for mechanism in ScramAlgorithm}
 
 
 @dataclass(slots=True, frozen=True)
@@ -82,13 +82,13 @@ class ScramCredential:
         return cls(salt, stored, server, int(match["iterations"]))
 
 
-def salted_password(password: str, mechanism: ScramMechanism, salt: bytes, iterations: int) -> bytes:
+def salted_password(password: str, mechanism: ScramAlgorithm, salt: bytes, iterations: int) -> bytes:
     """Hi(password, salt, iterations), which takes milliseconds."""
     return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
 
 
 def credential_of_salted(
-    salted: bytes, mechanism: ScramMechanism, salt: bytes, iterations: int
+    salted: bytes, mechanism: ScramAlgorithm, salt: bytes, iterations: int
 ) -> ScramCredential:
     """The credential of a salted password, as AlterUserScramCredentials has it."""
     digest = mechanism.digest
@@ -97,7 +97,7 @@ def credential_of_salted(
 
 
 def scram_credential(
-    password: str, mechanism: ScramMechanism, iterations: int = 4096, *, salt: bytes | None = None
+    password: str, mechanism: ScramAlgorithm, iterations: int = 4096, *, salt: bytes | None = None
 ) -> ScramCredential:
     """The credential of a password, with a random salt unless one is given."""
     salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt

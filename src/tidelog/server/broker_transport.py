@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.config.entries import ConfigSource
 from tidelog.config.values import ConfigError, Password
 from tidelog.endpoints import Endpoint
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.entries import ConfigSource
 from tidelog.server.config.sasl import jaas_text
 from tidelog.server.file_version import FileVersion, file_version
 
@@ -173,7 +173,7 @@ def _given(config: BrokerConfig, prefixes: Sequence[str], names: Sequence[str]) 
         for prefix in prefixes:
             full = prefix + name
             text = config.text(full)
-            if text is not None and config.source(full) is not ConfigSource.DEFAULT:
+            if text is not None and config.source(full) is not ConfigSource.DEFAULT_CONFIG:
                 found[name] = Password(text) if config.definition[name].sensitive else text
                 break
     return found

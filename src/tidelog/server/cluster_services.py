@@ -8,11 +8,11 @@ from typing import Protocol
 
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_overrides import TopicOverrides
-from tidelog.controller.interface import ElectionType
 from tidelog.errors import ClusterAuthorizationFailed, KafkaError
 from tidelog.metadata.state import PartitionState
 from tidelog.network.request import Request
 from tidelog.partitions import PartitionKey, TopicPartition
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from tidelog.server.forwarding import ForwardingManager
 

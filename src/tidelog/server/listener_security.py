@@ -13,7 +13,7 @@ from tidelog.security.sasl.authenticator import AnswerVersions, SaslServerAuthen
 from tidelog.security.sasl.authenticator import Session as SaslSession
 from tidelog.security.sasl.mechanisms import FindTokenOf, SaslSettings, make_mechanisms
 from tidelog.security.sasl.scram import choice
-from tidelog.security.scram import ScramCredential, ScramMechanism
+from tidelog.security.scram import ScramAlgorithm, ScramCredential
 
 if TYPE_CHECKING:
     from tidelog.cluster.metadata_cache import MetadataCache
@@ -28,13 +28,13 @@ class ScramUsers:
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
         self._counted: object = None
-        self._iterations: dict[ScramMechanism, list[int]] = {}
+        self._iterations: dict[ScramAlgorithm, list[int]] = {}
 
-    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+    def find(self, user: str, mechanism: ScramAlgorithm) -> ScramCredential | None:
         configs = self._metadata.snapshot.entity_configs.get(entity_path("users", user), {})
         return _credential(configs, mechanism)
 
-    def iterations(self, user: str, mechanism: ScramMechanism) -> int:
+    def iterations(self, user: str, mechanism: ScramAlgorithm) -> int:
         """The iterations that an unknown user of this name seems to have: those of a user, always the same.
 
         One number for all unknown names would tell them from users with another one.
@@ -42,12 +42,12 @@ class ScramUsers:
         entities = self._metadata.snapshot.entity_configs
         if entities is not self._counted:
             self._counted = entities
-            self._iterations = {kind: _iterations(entities, kind) for kind in ScramMechanism}
+            self._iterations = {kind: _iterations(entities, kind) for kind in ScramAlgorithm}
         known = self._iterations[mechanism]
         return choice(known, user) if known else mechanism.min_iterations
 
 
-def _credential(configs: Mapping[str, str], mechanism: ScramMechanism) -> ScramCredential | None:
+def _credential(configs: Mapping[str, str], mechanism: ScramAlgorithm) -> ScramCredential | None:
     text = configs.get(mechanism.mechanism_name)
     try:
         return None if text is None else ScramCredential.parse(text)
@@ -55,7 +55,7 @@ def _credential(configs: Mapping[str, str], mechanism: ScramMechanism) -> ScramC
         return None
 
 
-def _iterations(entities: Mapping[str, Mapping[str, str]], mechanism: ScramMechanism) -> list[int]:
+def _iterations(entities: Mapping[str, Mapping[str, str]], mechanism: ScramAlgorithm) -> list[int]:
     users = (configs for path, configs in entities.items() if path.startswith("users/"))
     found = (_credential(configs, mechanism) for configs in users)
     return sorted(credential.iterations for credential in found if credential is not None)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog import AsyncAdmin
-from tidelog.clients.admin.cluster import ElectionType
 from tidelog.errors import KafkaError
+from tidelog.protocol.election_type import ElectionType
 from tidelog.simulation.actors import ANSWERS, RECONNECT, Orders
 from tidelog.simulation.process import Process
 

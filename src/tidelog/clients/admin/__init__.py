@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tidelog.clients.admin.blocking import Admin as Admin
     from tidelog.clients.admin.client import AsyncAdmin as AsyncAdmin
     from tidelog.clients.admin.cluster import ClusterDescription as ClusterDescription
-    from tidelog.clients.admin.cluster import ElectionType as ElectionType
     from tidelog.clients.admin.cluster import FeatureMetadata as FeatureMetadata
     from tidelog.clients.admin.cluster import FeatureUpdate as FeatureUpdate
     from tidelog.clients.admin.cluster import LogDirDescription as LogDirDescription
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
     from tidelog.clients.admin.cluster import UpgradeType as UpgradeType
     from tidelog.clients.admin.cluster import VersionRange as VersionRange
     from tidelog.clients.admin.configs import AlterConfigOp as AlterConfigOp
-    from tidelog.clients.admin.configs import ConfigEntry as ConfigEntry
     from tidelog.clients.admin.configs import ConfigResource as ConfigResource
-    from tidelog.clients.admin.configs import ConfigSource as ConfigSource
-    from tidelog.clients.admin.configs import ConfigSynonym as ConfigSynonym
     from tidelog.clients.admin.configs import OpType as OpType
     from tidelog.clients.admin.configs import ResourceType as ResourceType
     from tidelog.clients.admin.group_offsets import SharePartitionOffset as SharePartitionOffset
@@ -72,6 +68,10 @@ if TYPE_CHECKING:
     from tidelog.clients.admin.users import UserScramCredentialUpsertion as UserScramCredentialUpsertion
     from tidelog.clients.offsets import OffsetAndMetadata as OffsetAndMetadata
     from tidelog.config import ConfigType as ConfigType
+    from tidelog.config.entries import ConfigEntry as ConfigEntry
+    from tidelog.config.entries import ConfigSource as ConfigSource
+    from tidelog.config.entries import ConfigSynonym as ConfigSynonym
+    from tidelog.protocol.election_type import ElectionType as ElectionType
 
 _NAMES = {
     "tidelog.clients.admin.acls": (
@@ -86,7 +86,6 @@ _NAMES = {
     "tidelog.clients.admin.client": ("AsyncAdmin",),
     "tidelog.clients.admin.cluster": (
         "ClusterDescription",
-        "ElectionType",
         "FeatureMetadata",
         "FeatureUpdate",
         "LogDirDescription",
@@ -101,10 +100,7 @@ _NAMES = {
     ),
     "tidelog.clients.admin.configs": (
         "AlterConfigOp",
-        "ConfigEntry",
         "ConfigResource",
-        "ConfigSource",
-        "ConfigSynonym",
         "OpType",
         "ResourceType",
     ),
@@ -152,6 +148,8 @@ _NAMES = {
     ),
     "tidelog.clients.offsets": ("OffsetAndMetadata",),
     "tidelog.config": ("ConfigType",),
+    "tidelog.config.entries": ("ConfigEntry", "ConfigSource", "ConfigSynonym"),
+    "tidelog.protocol.election_type": ("ElectionType",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

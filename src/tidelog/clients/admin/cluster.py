@@ -15,6 +15,7 @@ from tidelog.clients.controllers import CONTROLLERS
 from tidelog.clients.metadata import BrokerNode
 from tidelog.errors import ElectionNotNeeded, KafkaError, UnsupportedVersion
 from tidelog.partitions import PartitionKey
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -137,11 +138,6 @@ class PartitionReassignment(NamedTuple):
     replicas: list[int]
     adding_replicas: list[int]
     removing_replicas: list[int]
-
-
-class ElectionType(IntEnum):
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 async def describe_cluster(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -11,6 +10,7 @@ from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.admin.driver import Deadline, Outcomes
 from tidelog.clients.admin.results import Results, error_from, first_code, raise_for, settled
 from tidelog.config import ConfigType
+from tidelog.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from tidelog.errors import KafkaError, UnsupportedVersion
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
@@ -44,49 +44,6 @@ class ConfigResource(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.type.name.lower()} {self.name or '(default)'!r}"
-
-
-class ConfigSource(IntEnum):
-    """The source of a config's value."""
-
-    UNKNOWN = -1
-    NONE = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    DYNAMIC_CLIENT_METRICS_CONFIG = 7
-    DYNAMIC_GROUP_CONFIG = 8
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConfigSource:
-        return cls.UNKNOWN  # from a broker that is newer than this client
-
-
-class ConfigSynonym(NamedTuple):
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-@dataclass(slots=True, frozen=True)
-class ConfigEntry:
-    """A config and its value; the value of a password is None."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-    is_sensitive: bool = False
-    is_read_only: bool = False
-    type: ConfigType = ConfigType.UNKNOWN
-    synonyms: Sequence[ConfigSynonym] = ()
-    documentation: str | None = None
-
-    @property
-    def is_default(self) -> bool:
-        return self.source is ConfigSource.DEFAULT_CONFIG
 
 
 class OpType(IntEnum):

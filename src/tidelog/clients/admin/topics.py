@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from tidelog.clients.admin.acls import AclOperation, operations_of
 from tidelog.clients.admin.client import AsyncAdmin
-from tidelog.clients.admin.configs import ConfigEntry, ConfigSource
 from tidelog.clients.admin.driver import NO_LEADER, Deadline, Outcomes, by_topic
 from tidelog.clients.admin.results import Results, error_from, first_code, names_in, settled
+from tidelog.config.entries import ConfigEntry, ConfigSource
 from tidelog.errors import (
     KafkaError,
     ThrottlingQuotaExceeded,

@@ -51,6 +51,8 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 
 
 class ScramMechanism(IntEnum):
+    """The mechanism of a SCRAM credential; UNKNOWN stands for one that this client does not know."""
+
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2

@@ -16,7 +16,7 @@ from tidelog.security.sasl.callback_handlers import UNSECURED_HANDLER, load_hand
 from tidelog.security.sasl.plain import JaasUsers, PlainSaslServer
 from tidelog.security.sasl.scram import ScramSaslServer, TokenCredential
 from tidelog.security.sasl.server import MakeSaslServer
-from tidelog.security.scram import ScramCredential, ScramMechanism
+from tidelog.security.scram import ScramAlgorithm, ScramCredential
 
 MECHANISMS: Final = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 JAAS: Final = "sasl.jaas.config"
@@ -28,23 +28,23 @@ UNSECURED: Final = "tidelog.sasl.oauthbearer.unsecured.enable"
 class ScramUsers(Protocol):
     """The users with SCRAM credentials."""
 
-    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None: ...
+    def find(self, user: str, mechanism: ScramAlgorithm) -> ScramCredential | None: ...
 
-    def iterations(self, user: str, mechanism: ScramMechanism) -> int:
+    def iterations(self, user: str, mechanism: ScramAlgorithm) -> int:
         """The iterations that a user of this name seems to have if there is none."""
 
 
 class NoScramUsers:
     """No user at all, to check settings."""
 
-    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+    def find(self, user: str, mechanism: ScramAlgorithm) -> ScramCredential | None:
         return None
 
-    def iterations(self, user: str, mechanism: ScramMechanism) -> int:
+    def iterations(self, user: str, mechanism: ScramAlgorithm) -> int:
         return mechanism.min_iterations
 
 
-FindTokenOf = Callable[[str, ScramMechanism], TokenCredential | None]
+FindTokenOf = Callable[[str, ScramAlgorithm], TokenCredential | None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -124,7 +124,7 @@ def _maker(
     raise ConfigError("sasl.enabled.mechanisms", mechanism.name, f"expected some of {', '.join(MECHANISMS)}")
 
 
-def _token_of(find: FindTokenOf, kind: ScramMechanism, token_id: str) -> TokenCredential | None:
+def _token_of(find: FindTokenOf, kind: ScramAlgorithm, token_id: str) -> TokenCredential | None:
     return find(token_id, kind)
 
 

@@ -22,7 +22,7 @@ from tidelog.security.sasl.server import (
     SaslException,
     Work,
 )
-from tidelog.security.scram import SALT_BYTES, ScramCredential, ScramMechanism
+from tidelog.security.scram import SALT_BYTES, ScramAlgorithm, ScramCredential
 
 _SASL_NAME = r"(?:[^=,\x00]|=2C|=3D)+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -61,7 +61,7 @@ FindCredential = Callable[[str], ScramCredential | None]
 FindToken = Callable[[str], TokenCredential | None]
 
 
-def unknown_user(name: str, mechanism: ScramMechanism, iterations: int) -> ScramCredential:
+def unknown_user(name: str, mechanism: ScramAlgorithm, iterations: int) -> ScramCredential:
     """The credential of a user who does not exist: always the same salt, and keys that no password has."""
 
     def derived(purpose: bytes, size: int) -> bytes:
@@ -84,7 +84,7 @@ class ScramSaslServer:
 
     def __init__(
         self,
-        mechanism: ScramMechanism,
+        mechanism: ScramAlgorithm,
         find: FindCredential,
         find_token: FindToken | None = None,
         handler: ScramCallbackHandler | None = None,

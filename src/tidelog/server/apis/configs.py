@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
+from tidelog.config.entries import ConfigEntry
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
 from tidelog.controller.validation import check_topic_name
 from tidelog.errors import (
@@ -50,7 +51,6 @@ from tidelog.security.operations import AclOperation, AclResourceType
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.authorization import ALTER_CONFIGS, DENIED, DESCRIBE_CONFIGS, is_allowed
 from tidelog.server.config.changes import ConfigOp
-from tidelog.server.config.entries import ConfigEntry
 from tidelog.server.services import Services
 from tidelog.slices import Slices, finished, mapped
 
@@ -197,10 +197,10 @@ def _unsupported(kind: int) -> InvalidRequest:
 def _described(entry: ConfigEntry, synonyms: bool) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
     return DescribeConfigsResponse.DescribeConfigsResourceResult(
         name=entry.name,
-        value=None if entry.sensitive else entry.value,
-        read_only=entry.read_only,
+        value=None if entry.is_sensitive else entry.value,
+        read_only=entry.is_read_only,
         config_source=entry.source,
-        is_sensitive=entry.sensitive,
+        is_sensitive=entry.is_sensitive,
         synonyms=[
             DescribeConfigsResponse.DescribeConfigsSynonym(
                 name=synonym.name, value=synonym.value, source=synonym.source
@@ -272,9 +272,7 @@ def _reload_keys(services: Services, entity: ConfigEntity, validate_only: bool) 
         tls.update()
 
 
-def _note_change(
-    services: Services, request: Request, kind: int, name: str, settings: Sequence[str]
-) -> None:
+def _note_change(services: Services, request: Request, kind: int, name: str, settings: Sequence[str]) -> None:
     names = {TOPIC: "TopicConfig", GROUP: "GroupConfig", BROKER_LOGGER: "LogLevel"}
     what = names.get(kind, "BrokerConfig")
     services.audit.changed(request, what, name, f"changed: {', '.join(settings)}")

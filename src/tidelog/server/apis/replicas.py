@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.controller.interface import ElectionType
 from tidelog.errors import (
     ClusterAuthorizationFailed,
     ElectionNotNeeded,
@@ -32,6 +31,7 @@ from tidelog.errors import (
 from tidelog.metadata.state import NO_LEADER, ClusterState, PartitionState
 from tidelog.network.request import Request
 from tidelog.partitions import TopicPartition
+from tidelog.protocol.election_type import ElectionType
 from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -37,8 +37,8 @@ from tidelog.protocol.messages.describe_user_scram_credentials import (
 from tidelog.security.scram import (
     BY_NAME,
     MAX_ITERATIONS,
+    ScramAlgorithm,
     ScramCredential,
-    ScramMechanism,
     credential_of_salted,
 )
 from tidelog.server.apis.authorization import ALTER, CLUSTER, DENIED, DESCRIBE, is_allowed
@@ -110,14 +110,14 @@ def _checked(user: str, changes: list[Upsertion | Deletion]) -> dict[str, str | 
     }
 
 
-def _mechanism(number: int) -> ScramMechanism:
+def _mechanism(number: int) -> ScramAlgorithm:
     try:
-        return ScramMechanism(number)
+        return ScramAlgorithm(number)
     except ValueError:
         raise UnsupportedSaslMechanism(f"there is no SCRAM mechanism {number}") from None
 
 
-def _text(change: Upsertion, mechanism: ScramMechanism) -> str:
+def _text(change: Upsertion, mechanism: ScramAlgorithm) -> str:
     return credential_of_salted(
         bytes(change.salted_password), mechanism, bytes(change.salt), change.iterations
     ).format()

@@ -137,9 +137,9 @@ def _settings(
         CreateTopicsResponse.CreatableTopicConfigs(
             name=entry.name,
             value=entry.value,
-            read_only=entry.read_only,
+            read_only=entry.is_read_only,
             config_source=entry.source,
-            is_sensitive=entry.sensitive,
+            is_sensitive=entry.is_sensitive,
         )
         for entry in services.dynamic_config.topics.created(overrides)
     ]

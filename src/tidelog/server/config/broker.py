@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.config.definition import ConfigKey
+from tidelog.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from tidelog.config.properties import read_properties
 from tidelog.config.values import ConfigError, ConfigValue, Password, render_value
 from tidelog.endpoints import Endpoint
@@ -26,7 +28,6 @@ from tidelog.server.config.broker_definition import (
     tls_listener_settings,
 )
 from tidelog.server.config.broker_rules import check_dirs, check_together
-from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
 from tidelog.server.config.listeners import Listeners, resolve_listeners
 
 if TYPE_CHECKING:
@@ -260,13 +261,15 @@ class BrokerConfig:
         return key.default if key is not None else None
 
     def source(self, name: str) -> ConfigSource:
-        return next((source for layer, source in self._layers() if name in layer), ConfigSource.DEFAULT)
+        return next(
+            (source for layer, source in self._layers() if name in layer), ConfigSource.DEFAULT_CONFIG
+        )
 
     def _layers(self) -> tuple[tuple[dict[str, str], ConfigSource], ...]:
         return (
-            (self._dynamic, ConfigSource.DYNAMIC_BROKER),
-            (self._dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-            (self._static, ConfigSource.STATIC_BROKER),
+            (self._dynamic, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (self._dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (self._static, ConfigSource.STATIC_BROKER_CONFIG),
         )
 
     # At start ---------------------------------------------------------------------------------------
@@ -346,7 +349,7 @@ class BrokerConfig:
             if name == "log.retention.ms" and int(text) < 0:
                 text = "-1"  # negative times mean for ever
             return text, self.source(candidate)
-        return None, ConfigSource.DEFAULT
+        return None, ConfigSource.DEFAULT_CONFIG
 
     def _refresh(self) -> None:
         """Parse all settings, at start and after changes. If one is invalid, no attribute changes."""
@@ -471,7 +474,7 @@ class BrokerConfig:
 
     # For DescribeConfigs ----------------------------------------------------------------------------
 
-    def synonyms(self, name: str) -> list[Synonym]:
+    def synonyms(self, name: str) -> list[ConfigSynonym]:
         """The synonyms of a setting; the value in effect comes first."""
         key = key_of(name)
         names: tuple[str, ...] = (name,)
@@ -480,10 +483,10 @@ class BrokerConfig:
         hidden = key is None or key.sensitive
         found = []
         for layer, source in self._layers():
-            found += [Synonym(n, None if hidden else layer[n], source) for n in names if n in layer]
+            found += [ConfigSynonym(n, None if hidden else layer[n], source) for n in names if n in layer]
         for candidate in names:
             if (text := self.default(candidate)) is not None:
-                found.append(Synonym(candidate, None if hidden else text, ConfigSource.DEFAULT))
+                found.append(ConfigSynonym(candidate, None if hidden else text, ConfigSource.DEFAULT_CONFIG))
         # As in Kafka, a setting without a value of its own does not show its synonyms.
         while found and found[0].name != name:
             del found[0]
@@ -508,19 +511,19 @@ class BrokerConfig:
             key = key_of(name)
             hidden = key is None or key.sensitive
             text = None if hidden else self._dynamic_default[name]
-            own = Synonym(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            own = ConfigSynonym(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
             entry = self._entry(name, [own], documentation)
             if key is not None and not key.sensitive:
-                entry.value = render_value(key.parse(self._dynamic_default[name]))
+                entry = replace(entry, value=render_value(key.parse(self._dynamic_default[name])))
             entries.append(entry)
         return entries
 
-    def _entry(self, name: str, synonyms: list[Synonym], documentation: bool) -> ConfigEntry:
+    def _entry(self, name: str, synonyms: list[ConfigSynonym], documentation: bool) -> ConfigEntry:
         key = key_of(name)
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         if key is None:
             # As in Kafka, an unknown setting is secret.
-            return ConfigEntry(name, None, source, read_only=True, sensitive=True, synonyms=synonyms)
+            return ConfigEntry(name, None, source, is_sensitive=True, is_read_only=True, synonyms=synonyms)
         doc = None
         if documentation:
             from tidelog.server.config.docs import broker_texts  # the broker itself needs no documentation
@@ -531,8 +534,8 @@ class BrokerConfig:
             value=None if key.sensitive else render_value(self[name]),
             source=source,
             type=key.type,
-            read_only=key.name != name or key.dynamic.value == "read-only",
-            sensitive=key.sensitive,
+            is_read_only=key.name != name or key.dynamic.value == "read-only",
+            is_sensitive=key.sensitive,
             synonyms=synonyms,
             documentation=doc,
         )

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from tidelog.config.definition import ConfigDef
+from tidelog.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidConfig, InvalidRequest
-from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
 
 SERVED = """\
 interval.ms int 300000 medium
@@ -110,13 +110,13 @@ class ClientMetricsConfigs:
         key = self.definition[name]
         own = name in overrides
         value = overrides[name] if own else key.default
-        source = ConfigSource.CLIENT_METRICS if own else ConfigSource.DEFAULT
+        source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG if own else ConfigSource.DEFAULT_CONFIG
         return ConfigEntry(
             name,
             value,
             source,
-            key.type,
+            type=key.type,
             # As in Kafka, the default is not a synonym here.
-            synonyms=[Synonym(name, value, source)] if own else [],
+            synonyms=[ConfigSynonym(name, value, source)] if own else [],
             documentation=DOCUMENTATION[name] if documentation else None,
         )

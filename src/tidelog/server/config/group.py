@@ -11,11 +11,11 @@ from functools import cache
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.config.definition import ConfigDef
+from tidelog.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from tidelog.config.values import ConfigError, ConfigValue, render_value
 from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.metadata.paths import entity_path
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
 
 SERVED = """\
 consumer.assignment.interval.ms int 1000 medium >=0 else=group.consumer.assignment.interval.ms
@@ -135,12 +135,14 @@ class GroupConfigs:
         if key.synonyms:
             synonyms = self.broker.synonyms(key.synonyms[0])
         else:
-            synonyms = [Synonym(name, key.default, ConfigSource.DEFAULT)]
+            synonyms = [ConfigSynonym(name, key.default, ConfigSource.DEFAULT_CONFIG)]
         if name in overrides:
-            synonyms.insert(0, Synonym(name, shown, ConfigSource.GROUP))
+            synonyms.insert(0, ConfigSynonym(name, shown, ConfigSource.DYNAMIC_GROUP_CONFIG))
         doc = None
         if documentation:
             from tidelog.server.config.docs import broker_texts  # the broker itself needs no documentation
 
             doc = broker_texts()[key.synonyms[0]] if key.synonyms else DOCUMENTATION[name]
-        return ConfigEntry(name, shown, synonyms[0].source, key.type, synonyms=synonyms, documentation=doc)
+        return ConfigEntry(
+            name, shown, synonyms[0].source, type=key.type, synonyms=synonyms, documentation=doc
+        )

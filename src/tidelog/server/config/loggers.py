@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from tidelog.config.entries import ConfigEntry, ConfigSource
 from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.server.config.changes import AlterOperation, ConfigOp, check_operations
-from tidelog.server.config.entries import ConfigEntry, ConfigSource
 
 ROOT = "root"
 TRACE = 5
@@ -43,7 +43,9 @@ class BrokerLoggers:
     def describe(self, names: Iterable[str] | None = None) -> list[ConfigEntry]:
         wanted = None if names is None else set(names)
         listed = [name for name in self.names() if wanted is None or name in wanted]
-        return [ConfigEntry(name, self.level(name), ConfigSource.DYNAMIC_BROKER_LOGGER) for name in listed]
+        return [
+            ConfigEntry(name, self.level(name), ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG) for name in listed
+        ]
 
     def validate(self, ops: list[ConfigOp]) -> None:
         """Raise InvalidConfig or InvalidRequest if `apply` would refuse a change."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidelog.config.entries import ConfigSource
 from tidelog.security.tls import TlsSettings
-from tidelog.server.config.entries import ConfigSource
 
 if TYPE_CHECKING:
     from tidelog.server.config.broker import BrokerConfig
@@ -19,7 +19,7 @@ METRICS_LISTENER = "METRICS"
 def given_text(config: BrokerConfig, listener: str, name: str) -> str | None:
     """The text of a setting for a listener or for all listeners; None if only its default is known."""
     for candidate in (f"listener.name.{listener.lower()}.{name}", name):
-        if config.source(candidate) is not ConfigSource.DEFAULT:
+        if config.source(candidate) is not ConfigSource.DEFAULT_CONFIG:
             return config.text(candidate)
     return None
 
@@ -32,8 +32,8 @@ def tls_settings(config: BrokerConfig, listener: str, security_protocol: str) ->
     """
     prefix = f"listener.name.{listener.lower()}."
     stores = ("keystore.location", "keystore.type", "keystore.key", "truststore.location")
-    own = any(config.source(f"{prefix}ssl.{name}") is not ConfigSource.DEFAULT for name in stores)
+    own = any(config.source(f"{prefix}ssl.{name}") is not ConfigSource.DEFAULT_CONFIG for name in stores)
     settings = TlsSettings.read(lambda name: given_text(config, listener, name), prefix if own else "")
-    if security_protocol == "SASL_SSL" and config.source(prefix + CLIENT_AUTH) is ConfigSource.DEFAULT:
+    if security_protocol == "SASL_SSL" and config.source(prefix + CLIENT_AUTH) is ConfigSource.DEFAULT_CONFIG:
         return replace(settings, client_auth="none")
     return settings

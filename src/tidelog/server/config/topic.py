@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import cache
 
 from tidelog.config.definition import ConfigDef
+from tidelog.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from tidelog.config.values import ConfigError, ConfigValue, render_value
 from tidelog.errors import InvalidConfig
 from tidelog.server.config import topic_settings
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
 from tidelog.storage.config import LogConfig
 
 SEGMENT_BYTES_FOR_TESTS = "internal.segment.bytes"
@@ -68,11 +68,11 @@ class TopicConfigs:
     def text(self, name: str, overrides: Mapping[str, str]) -> tuple[str | None, ConfigSource]:
         """The text of a setting of a topic, in the unit of the topic setting, and its source."""
         if name in overrides:
-            return overrides[name], ConfigSource.TOPIC
+            return overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
         key = self.definition[name]
         if key.synonyms:
             return self.broker.resolved_text(key.synonyms[0])
-        return key.default, ConfigSource.DEFAULT
+        return key.default, ConfigSource.DEFAULT_CONFIG
 
     def effective(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
         """The values of all settings for a topic with these overrides.
@@ -129,7 +129,7 @@ class TopicConfigs:
         entries = []
         for name in self._listed():
             text, source = self.text(name, overrides)
-            entries.append(ConfigEntry(name, text, source, self.definition[name].type))
+            entries.append(ConfigEntry(name, text, source, type=self.definition[name].type))
         return entries
 
     def describe(
@@ -148,11 +148,11 @@ class TopicConfigs:
         shown = render_value(value)
         synonyms = self.broker.synonyms(key.synonyms[0]) if key.synonyms else []
         if name in overrides:
-            synonyms.insert(0, Synonym(name, shown, ConfigSource.TOPIC))
+            synonyms.insert(0, ConfigSynonym(name, shown, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         doc = None
         if documentation:
             from tidelog.server.config.docs import topic_texts  # the broker itself needs no documentation
 
             doc = topic_texts()[name]
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        return ConfigEntry(name, shown, source, key.type, synonyms=synonyms, documentation=doc)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        return ConfigEntry(name, shown, source, type=key.type, synonyms=synonyms, documentation=doc)
