@@ -5,55 +5,23 @@ The order of the lines is an order in time: a line stands before another when it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.support.wait import eventually
+from tests.support import shared_history
 from tidelog.simulation.checks.group_history import BROKER, Line
 
 Wanted = Callable[[Line], bool]
 
 
-class Diary:
-    """Appends lines; each call is one write, so that lines of several processes do not mix."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-
+class Diary(shared_history.Diary):
     def write(self, lines: Iterable[Line]) -> None:
-        text = "".join(line.text() for line in lines)
-        if text:
-            os.write(self._fd, text.encode())
-
-    def close(self) -> None:
-        os.close(self._fd)
+        self.append(lines)
 
 
-class History:
-    """The growing file, read as far as it is written."""
-
+class History(shared_history.History[Line]):
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lines: list[Line] = []
-        self._position = 0
-        path.touch()
-
-    def read(self) -> list[Line]:
-        with self.path.open("rb") as file:
-            file.seek(self._position)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._position += len(whole)
-        self.lines += [Line.parse(text) for text in whole.decode().splitlines()]
-        return self.lines
-
-    def count(self, wanted: Wanted) -> int:
-        return sum(1 for line in self.read() if wanted(line))
-
-    def wait_for(self, wanted: Wanted, what: str, count: int = 1, timeout: float = 40.0) -> None:
-        """Until there are so many such lines."""
-        eventually(lambda: self.count(wanted) >= count, what, timeout, 0.02)
+        super().__init__(path, Line.parse)
 
     def wait_for_more(self, wanted: Wanted, what: str, count: int = 1, timeout: float = 40.0) -> None:
         """Until there are so many such lines more than now."""

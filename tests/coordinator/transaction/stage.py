@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cluster.world import SELF, Fetched, World, want
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
-from tidelog.cluster.replica_manager import AppendOutcome
+from tidelog.cluster.replica_manager import AppendOutcome, ReplicaManager
 from tidelog.config.values import ConfigValue
 from tidelog.coordinator.transaction.coordinator import TOPIC, Initialized, TransactionCoordinator
 from tidelog.coordinator.transaction.markers import LocalMarkers, MarkerChannel
@@ -25,6 +25,7 @@ from tidelog.storage.log import Log
 from tidelog.storage.producer_state_manager import Verification
 
 DATA = "t"
+OnVerified = Callable[[dict[Partition, KafkaError], dict[Partition, Verification]], None]
 DEFAULTS: dict[str, ConfigValue] = {
     "transaction.max.timeout.ms": 900_000,
     "transaction.two.phase.commit.enable": True,
@@ -235,26 +236,7 @@ class TransactionStage:
         partition = self.data[index]
         data = transactional_batch(producer, value, sequence, self.world.scheduler.clock.ms())
 
-        def appended(outcomes: list[AppendOutcome]) -> None:
-            error = outcomes[0].error
-            assert error is None or isinstance(error, KafkaError)
-            answer.ended(error)
-
-        def verified(errors: dict[Partition, KafkaError], guards: dict[Partition, Verification]) -> None:
-            if errors:
-                answer.failed(errors[partition])
-                return
-            self.world.replicas.append(
-                [(partition, memoryview(bytearray(data)))],
-                acks=-1,
-                timeout_ms=30_000,
-                heavy=False,
-                allow_zstd=True,
-                origin=AppendOrigin.CLIENT,
-                done=appended,
-                guards=guards,
-            )
-
+        verified = appended_when_verified(self.world.replicas, partition, data, answer)
         self.verification.check_produce(transactional_id, *producer, {partition: sequence}, version, verified)
         return answer
 
@@ -268,6 +250,34 @@ class TransactionStage:
         """Whether no transaction is open in a partition."""
         log = self.data[index].leader_log()
         return log.last_stable_offset == log.log_end_offset
+
+
+def appended_when_verified(
+    replicas: ReplicaManager, partition: Partition, data: bytes, answer: Answer, timeout_ms: int = 30_000
+) -> OnVerified:
+    """Appends a batch once its transaction is verified, and ends the answer."""
+
+    def appended(outcomes: list[AppendOutcome]) -> None:
+        error = outcomes[0].error
+        assert error is None or isinstance(error, KafkaError)
+        answer.ended(error)
+
+    def verified(errors: dict[Partition, KafkaError], guards: dict[Partition, Verification]) -> None:
+        if errors:
+            answer.failed(errors[partition])
+            return
+        replicas.append(
+            [(partition, memoryview(bytearray(data)))],
+            acks=-1,
+            timeout_ms=timeout_ms,
+            heavy=False,
+            allow_zstd=True,
+            origin=AppendOrigin.CLIENT,
+            done=appended,
+            guards=guards,
+        )
+
+    return verified
 
 
 def loaded_from(log: Log) -> dict[str, Metadata]:

@@ -14,14 +14,13 @@ from tests.coordinator.transaction.stage import (
     TOPIC,
     Answer,
     Ids,
+    appended_when_verified,
     transactional_batch,
     values_of,
 )
 from tests.coordinator.transaction.stage import loaded_from as metadata_in
 from tests.coordinator.two_brokers import Node, TwoBrokers
 from tidelog.cluster.fetch import FetchParams
-from tidelog.cluster.partition import Partition
-from tidelog.cluster.replica_manager import AppendOutcome
 from tidelog.config.values import ConfigValue
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import LocalMarkers
@@ -31,12 +30,9 @@ from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.shard import TransactionShard
 from tidelog.coordinator.transaction.state import Metadata, ProducerIdAndEpoch
 from tidelog.coordinator.transaction.verification import TransactionVerification
-from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import Message
 from tidelog.server.apis.transactions import add_partitions_to_txn, write_txn_markers
-from tidelog.storage.append import AppendOrigin
-from tidelog.storage.producer_state_manager import Verification
 
 T = TypeVar("T")
 
@@ -249,26 +245,7 @@ class TwoBrokerStage:
         partition = node.node.replicas.partition(DATA, index)
         data = transactional_batch(producer, value, sequence, self.world.now_ms)
 
-        def appended(outcomes: list[AppendOutcome]) -> None:
-            error = outcomes[0].error
-            assert error is None or isinstance(error, KafkaError)
-            answer.ended(error)
-
-        def verified(errors: dict[Partition, KafkaError], guards: dict[Partition, Verification]) -> None:
-            if errors:
-                answer.failed(errors[partition])
-                return
-            node.node.replicas.append(
-                [(partition, memoryview(bytearray(data)))],
-                acks=-1,
-                timeout_ms=3_000,
-                heavy=False,
-                allow_zstd=True,
-                origin=AppendOrigin.CLIENT,
-                done=appended,
-                guards=guards,
-            )
-
+        verified = appended_when_verified(node.node.replicas, partition, data, answer, timeout_ms=3_000)
         self.world.in_loop(
             lambda: node.verification.check_produce(
                 transactional_id, *producer, {partition: sequence}, version, verified
