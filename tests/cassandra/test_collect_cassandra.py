@@ -16,7 +16,8 @@ from tests.spark.collected import Expected, PipelineProcess, assert_collected, e
 from tests.support.wait import eventually
 from tidelog.config import ConfigError
 from tidelog.spark.pipelines.cassandra import TABLES, Target, connected, make_tables
-from tidelog.spark.pipelines.collect import LOGS, PIPELINE
+from tidelog.spark.pipelines.collect import PIPELINE
+from tidelog.spark.pipelines.events import LOGS
 from tidelog.spark.pipelines.reasons import FlowFailed
 from tidelog.spark.pipelines.runner import run
 from tidelog.spark.pipelines.settings import resolve

@@ -18,8 +18,8 @@ from tests.spark.readers import Expected as Rows
 from tests.spark.readers import readers, table_faults
 from tests.support.wait import eventually
 from tidelog import Consumer
-from tidelog.spark.pipelines.collect import LOGS, QUARANTINE
-from tidelog.spark.pipelines.events import EVENTS, EventSchema
+from tidelog.spark.pipelines.collect import QUARANTINE
+from tidelog.spark.pipelines.events import EVENTS, LOGS, EventSchema
 from tidelog.spark.pipelines.generator import Plan
 from tidelog.spark.pipelines.generator_writer import Writer
 

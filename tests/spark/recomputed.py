@@ -17,7 +17,7 @@ from tests.spark.test_rings import recomputed as rings
 from tidelog import Consumer
 from tidelog.spark.pipelines import device_watch, invite_watch
 from tidelog.spark.pipelines.alerts import AHEAD_MS, IDLE_INVITEES, RING, SWITCHING, Burst, Seen
-from tidelog.spark.pipelines.collect import LOGS, QUARANTINE
+from tidelog.spark.pipelines.collect import QUARANTINE
 from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS
 from tidelog.spark.pipelines.declare import Context, Pipeline
 from tidelog.spark.pipelines.event_clock import EventClock, Newest
@@ -26,6 +26,7 @@ from tidelog.spark.pipelines.events import (
     EVENTS,
     INVITES,
     LOGINS,
+    LOGS,
     TASKS,
     VERIFICATIONS,
     EventSchema,

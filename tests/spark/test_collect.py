@@ -23,6 +23,7 @@ from tests.spark.hands import Hands
 from tests.support.scale import scale
 from tidelog.spark.pipelines import collect
 from tidelog.spark.pipelines.declare import Context
+from tidelog.spark.pipelines.events import LOGS
 from tidelog.spark.pipelines.runner import run
 from tidelog.spark.pipelines.settings import resolve
 from tidelog.spark.tables import Tables
@@ -77,7 +78,7 @@ def test_every_record_is_in_one_table_whatever_is_wrong_with_it(
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     generate(broker.bootstrap_servers, scale(4_000, 100_000), seed)
-    for schema in collect.LOGS:
+    for schema in LOGS:
         for value in [*spoilt(schema), *unusual(schema)]:
             hands.send(schema.topic, value, partition=1, timestamp_ms=START)
     collecting = ByHand(spark, hands, tmp_path)

@@ -57,7 +57,7 @@ def replay(
     next one. Pipelines may run meanwhile.
     """
     with pipeline_failing():
-        from tidelog.spark.pipelines.collect import LOGS
+        from tidelog.spark.pipelines.events import LOGS
         from tidelog.spark.pipelines.replay import Replays, Selection
 
         if topic is not None and topic not in {schema.topic for schema in LOGS}:

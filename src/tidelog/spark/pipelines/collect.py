@@ -22,21 +22,11 @@ from tidelog.spark.pipelines.declare import (
     Sink,
     Source,
 )
-from tidelog.spark.pipelines.events import (
-    CREDITS,
-    EXPOSURES,
-    INSTALLS,
-    LEFT_SWIPES,
-    LOGINS,
-    RIGHT_SWIPES,
-    VERIFICATIONS,
-    EventSchema,
-)
+from tidelog.spark.pipelines.events import LOGS, EventSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LOGS = (CREDITS, LEFT_SWIPES, RIGHT_SWIPES, EXPOSURES, INSTALLS, LOGINS, VERIFICATIONS)
 QUARANTINE = quarantine.TABLE
 METADATA = ("partition", "offset", "timestamp")
 

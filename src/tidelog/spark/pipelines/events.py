@@ -146,10 +146,11 @@ def reference() -> str:
     """Every kind of event and its fields, in Markdown."""
     parts: list[str] = []
     for schema in EVENTS.values():
+        collected = f"collected in table `{schema.table}`" if schema in LOGS else "not collected"
         parts += [
             f"### `{schema.topic}`",
             "",
-            f"{schema.doc} Version {schema.version}, collected in table `{schema.table}`.",
+            f"{schema.doc} Version {schema.version}, {collected}.",
             "",
             "| field | type | since | meaning |",
             "|---|---|---|---|",
@@ -252,18 +253,8 @@ TASKS = _event(
     Field("steps", Kind.INT, "How many steps the task has."),
 )
 
-EVENTS: dict[str, EventSchema] = {
-    schema.topic: schema
-    for schema in (
-        CREDITS,
-        LEFT_SWIPES,
-        RIGHT_SWIPES,
-        EXPOSURES,
-        INSTALLS,
-        LOGINS,
-        VERIFICATIONS,
-        INVITES,
-        TASKS,
-    )
-}
+LOGS = (CREDITS, LEFT_SWIPES, RIGHT_SWIPES, EXPOSURES, INSTALLS, LOGINS, VERIFICATIONS)
+"""The events that `collect` writes into tables of their own."""
+
+EVENTS: dict[str, EventSchema] = {schema.topic: schema for schema in (*LOGS, INVITES, TASKS)}
 """Every kind of event, by topic."""

@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.spark.pipelines import quarantine
-from tidelog.spark.pipelines.collect import LOGS
 from tidelog.spark.pipelines.days import DAY_MS
-from tidelog.spark.pipelines.events import EventSchema
+from tidelog.spark.pipelines.events import LOGS, EventSchema
 from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
