@@ -13,7 +13,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 
 def test_the_operations_page_names_every_served_api_with_its_versions() -> None:
     text = re.sub(r"\s+", " ", (DOCS / "operations.md").read_text().partition("## APIs and versions")[2])
-    for api in served_apis().values():
+    for api in served_apis(cluster=True).values():
         versions = str(api.min_version)
         if api.max_version > api.min_version:
             versions += f"-{api.max_version}"
