@@ -42,11 +42,15 @@ def state_of(node: Node, partition: TopicPartition = DEMO) -> PartitionState:
     return node.controller.context.partitions[partition]
 
 
-async def controller_on(cluster: Cluster, broker_id: int) -> Node:
-    """Start the brokers one after the other, so that this one is the controller."""
+async def controller_on(cluster: Cluster, broker_id: int, *others: int) -> Node:
+    """Start a broker, which becomes the controller, and then the others."""
     await cluster.start(broker_id)
     node = await cluster.controller()
     assert node.broker_id == broker_id
+    for other in others:
+        await cluster.start(other)
+    if others:
+        await cluster.settle()
     return node
 
 
@@ -93,10 +97,7 @@ def test_a_new_controller_elects_the_leaders_that_are_missing_before_anything_el
 def test_a_replicated_partition_gets_another_leader_when_a_broker_crashes() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.start(3)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2, 3)
             await create(cluster, [2, 3])
             assert (state_of(controller).leader, state_of(controller).isr) == (2, [2, 3])
             await cluster.crash(2)
@@ -113,9 +114,7 @@ def test_a_replicated_partition_gets_another_leader_when_a_broker_crashes() -> N
 def test_a_partition_with_one_replica_is_offline_until_its_broker_is_back() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2)
             await create(cluster, [2])
             await cluster.crash(2)
             await cluster.until(lambda: state_of(controller).leader == NO_LEADER, "no leader")
@@ -136,10 +135,7 @@ def test_a_partition_with_one_replica_is_offline_until_its_broker_is_back() -> N
 def test_a_broker_that_restarts_within_its_session_fails_first_and_starts_second() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.start(3)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2, 3)
             await create(cluster, [2, 3])
             before = cluster.nodes[2]
             # One registration replaces the other before the controller looks.
@@ -329,10 +325,7 @@ def test_a_broker_that_gets_the_listener_of_the_controller_is_told_everything() 
 def test_a_controlled_shutdown_moves_leaders_and_leaves_those_without_a_choice() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.start(3)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2, 3)
             await create(cluster, [2, 3], [3, 2])
             await create(cluster, [2], name="alone")
             epoch = cluster.nodes[2].registrations[-1].epoch
@@ -354,10 +347,7 @@ def test_a_controlled_shutdown_moves_leaders_and_leaves_those_without_a_choice()
 def test_leaders_that_cannot_move_remain() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.start(3)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2, 3)
             await create(cluster, [2, 3])
             await cluster.crash(3)
             await cluster.until(lambda: state_of(controller).isr == [2], "the smaller ISR")
@@ -369,10 +359,7 @@ def test_leaders_that_cannot_move_remain() -> None:
 def test_a_failed_log_folder_takes_its_partitions_offline() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.start(3)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2, 3)
             await create(cluster, [2, 3], [2, 3])
             cluster.nodes[2].broker.failed_dir = {DEMO}
             await cluster.nodes[2].store.write_log_dir_event(2)
@@ -396,10 +383,7 @@ def test_a_failed_log_folder_takes_its_partitions_offline() -> None:
 def test_leaders_are_elected_on_request() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.start(3)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2, 3)
             await create(cluster, [2, 3])
             await cluster.crash(2)
             await cluster.until(lambda: state_of(controller).leader == 3, "another leader")
@@ -425,10 +409,7 @@ def test_leadership_returns_to_the_preferred_replica_by_itself() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.settings.leader_imbalance_check_interval_seconds = 30.0
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.start(3)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2, 3)
             await create(cluster, [2, 3])
             await cluster.crash(2)
             await cluster.until(lambda: state_of(controller).leader == 3, "another leader")
@@ -471,9 +452,7 @@ def test_an_answer_of_a_broker_that_left_does_not_count_for_its_successor() -> N
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.settings.auto_leader_rebalance_enable = False  # it would elect in the end
-            controller = await controller_on(cluster, 1)
-            await cluster.start(2)
-            await cluster.settle()
+            controller = await controller_on(cluster, 1, 2)
             await create(cluster, [2])
             await cluster.settle()
             events, active = controller.controller.events, controller.controller._active

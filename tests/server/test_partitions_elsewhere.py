@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,7 @@ def broker(tmp_path: Path) -> Iterator[ClusterBroker]:
         controller.call(leader_and_isr("t", HERE, leader_epoch=EPOCH), 7)
         controller.call(update(topic, brokers=brokers), 8)
         yield running
+
 
 ONLY_LEADERS = 10
 """The last version of Fetch without the rack of the client: only the leader serves it."""
@@ -231,6 +232,22 @@ def test_topics_are_known_by_id(client: RawConnection, topic_id: bytes, index: i
 # -- the present leader (KIP-951)
 
 
+LeaderOfAnswer = ProduceResponse.LeaderIdAndEpoch | FetchResponse.LeaderIdAndEpoch
+Endpoints = Sequence[ProduceResponse.NodeEndpoint] | Sequence[FetchResponse.NodeEndpoint]
+
+
+def check_leader(found: LeaderOfAnswer | None, endpoints: Endpoints, leader: int | None) -> None:
+    """The answer names this leader, and its address if it is another broker; None: no leader is named."""
+    if leader is None:
+        assert found is None
+        assert list(endpoints) == []
+        return
+    assert found is not None
+    assert (found.leader_id, found.leader_epoch) == (leader, EPOCH)
+    nodes = [(node.node_id, node.host, node.port, node.rack) for node in endpoints]
+    assert nodes == ([(OTHER, "host1", 9010, "r1")] if leader == OTHER else [])
+
+
 @pytest.mark.parametrize("version", [9, 10, 12, 13])
 @pytest.mark.parametrize(("index", "leader"), [(HERE, None), (ELSEWHERE, OTHER), (LEADERLESS, -1)])
 def test_a_produce_answer_names_the_present_leader(
@@ -238,14 +255,7 @@ def test_a_produce_answer_names_the_present_leader(
 ) -> None:
     answer = produced(client, TOPIC_ID if version >= 13 else "t", index, version)
     found = answer.responses[0].partition_responses[0].current_leader
-    if leader is None or version < 10:
-        assert found is None
-        assert answer.node_endpoints == []
-        return
-    assert found is not None
-    assert (found.leader_id, found.leader_epoch) == (leader, EPOCH)
-    nodes = [(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints]
-    assert nodes == ([(OTHER, "host1", 9010, "r1")] if leader == OTHER else [])
+    check_leader(found, answer.node_endpoints, leader if version >= 10 else None)
 
 
 @pytest.mark.parametrize("version", [12, 13, 15, 16, 17])
@@ -255,14 +265,7 @@ def test_a_fetch_answer_names_the_present_leader(
 ) -> None:
     answer = fetched(client, TOPIC_ID if version >= 13 else "t", index, version)
     found = answer.responses[0].partitions[0].current_leader
-    if leader is None or version < 16:
-        assert found is None
-        assert answer.node_endpoints == []
-        return
-    assert found is not None
-    assert (found.leader_id, found.leader_epoch) == (leader, EPOCH)
-    nodes = [(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints]
-    assert nodes == ([(OTHER, "host1", 9010, "r1")] if leader == OTHER else [])
+    check_leader(found, answer.node_endpoints, leader if version >= 16 else None)
 
 
 def test_a_fetch_with_an_old_epoch_learns_the_present_one(client: RawConnection) -> None:
