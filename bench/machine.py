@@ -34,10 +34,10 @@ def process_tree(pid: int) -> list[int]:
 
 
 @contextmanager
-def one_core() -> Iterator[None]:
+def on_core(core: int) -> Iterator[None]:
     """Keep this thread, and the processes that it starts meanwhile, on one core."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
+    os.sched_setaffinity(0, {core})
     try:
         yield
     finally:
