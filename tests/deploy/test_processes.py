@@ -1,4 +1,4 @@
-"""The containers of deploy/ as processes: their commands, settings, environment and probes, without an engine.
+"""The containers of deploy/ as processes, without an engine: commands, settings, environment and probes.
 
 Ports and folders of the containers are replaced by free ones of this machine; nothing else is changed.
 """
@@ -146,5 +146,5 @@ def test_a_pod_is_ready_by_its_probes_and_ends_on_the_signal(tmp_path: Path) -> 
         socket.create_connection(("127.0.0.1", ports[spec["livenessProbe"]["tcpSocket"]["port"]])).close()
         assert round_trip(f"localhost:{ports['kafka']}") == b"hello"
         with Admin(bootstrap_servers=f"localhost:{ports['kafka']}") as admin:
-            assert [node.id for node in admin.describe_cluster().nodes] == [0], "broker.id is the pod's number"
+            assert [node.id for node in admin.describe_cluster().nodes] == [0], "the number of the pod"
         assert stopped(process, 60) == 0
