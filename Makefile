@@ -106,8 +106,9 @@ check-deploy: $(STAMP) ## the files of deploy/ and packaging/ by linters: schema
 bench: $(STAMP)  ## every speed target beside its figure (needs a C compiler)
 	$(BIN)/python bench/run.py
 
-bench-kafka: $(STAMP) ## ours and Apache Kafka 4.3 in turns, into docs/benchmarks.md (needs Java 17+, mvn for its jars, a C compiler)
+bench-kafka: $(STAMP) ## ours and Apache Kafka 4.3 in turns, then clusters beside Kafka 3.9, into docs/benchmarks.md (needs Java 17+, mvn for its jars, a C compiler)
 	$(BIN)/python bench/against_kafka.py --docs
+	$(BIN)/python bench/clusters_against_kafka.py --docs
 
 dist: $(STAMP)   ## source archive and wheels in dist/, each installed into an empty environment and tried
 	$(BIN)/python packaging/dist.py

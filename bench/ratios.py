@@ -90,7 +90,11 @@ def markdown(rows: Iterable[Pairs]) -> str:
 
 def text(rows: Iterable[Pairs]) -> str:
     """The table for a terminal."""
-    lines = [HEADINGS, *(cells(pairs) for pairs in rows)]
+    return aligned([HEADINGS, *(cells(pairs) for pairs in rows)])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells, in columns that are as wide as their widest cell."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
