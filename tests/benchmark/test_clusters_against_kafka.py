@@ -36,7 +36,7 @@ def test_a_figure_that_both_have_is_a_row_with_its_ratio(bench: dict[str, Module
     assert pair(bench, "x", 2.0, 8.0).goal == ""
 
 
-def test_latencies_of_replicated_produces_have_a_share_of_kafkas_as_goal(bench: dict[str, ModuleType]) -> None:
+def test_latencies_of_replicas_have_a_share_of_kafkas_as_goal(bench: dict[str, ModuleType]) -> None:
     (name, *_) = bench["clusters_against_kafka"].RATIO_GOALS
     assert pair(bench, name, 0.9, 2.0).goal == "at most 0.5 of Kafka"
     assert pair(bench, name, 1.1, 2.0).goal == "at most 0.5 of Kafka, missed"
