@@ -134,7 +134,7 @@ def _flow(schema: EventSchema, keyspace: cassandra.Keyspace | None) -> Flow:
 
 PIPELINE = Pipeline(
     "collect",
-    "seven logs of the app into tables by day, bad events into a quarantine",
+    "Seven logs of the app into tables by day, bad events into a quarantine.",
     __doc__,
     flows,
     cassandra.SETTINGS,

@@ -89,7 +89,7 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
 
 PIPELINE = Pipeline(
     name="device-watch",
-    title="Devices that switch accounts again and again",
+    title="Devices that switch accounts again and again.",
     doc=__doc__
     + """
 

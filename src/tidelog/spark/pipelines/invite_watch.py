@@ -143,7 +143,7 @@ def share(value: SettingValue) -> bool:
 
 PIPELINE = Pipeline(
     name="invite-watch",
-    title="Invitation cheating: farms, bursts, rings and invitees who never act",
+    title="Invitation cheating: farms, bursts, rings and invitees who never act.",
     doc=__doc__
     + """
 
