@@ -50,7 +50,7 @@ def test_what_starts_on_one_core_stays_there(bench: dict[str, ModuleType]) -> No
 def test_the_scenario_measures_broker_and_floor(bench: dict[str, ModuleType], tmp_path: Path) -> None:
     scenarios = bench["kafka_scenarios"]
     source = bench["broker"].Source(tmp_path)
-    with scenarios.SCENARIOS["latency-floor"](source, scenarios.Scale(quick=True)) as loaded:
+    with scenarios.SCENARIOS["latency-floor"](source, lambda _: 50) as loaded:  # few: one core may be busy
         figures = loaded.work()
         assert len(os.sched_getaffinity(loaded.broker.pid)) == 1
     assert set(figures) == {"one-core p50", "one-core p99", "floor", "one-core floor"}
