@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelog import Admin, NewTopic, Producer
-from tidelog.spark.pipelines.collect import LOGS
+from tidelog.spark.pipelines.events import LOGS
 from tidelog.spark.pipelines.generator import Plan
 from tidelog.spark.pipelines.generator_writer import write as write_events
 from tidelog.spark.pipelines.runner import run as run_pipelines

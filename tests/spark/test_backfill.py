@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.collected import example
 from tidelog import Admin
-from tidelog.spark.pipelines import backfill, collect
+from tidelog.spark.pipelines import backfill, collect, events
 from tidelog.spark.pipelines.backfill import Backfill, Days, Outcome, backfilled_sinks, refuse_state
 from tidelog.spark.pipelines.declare import (
     BackfillRefused,
@@ -35,7 +35,7 @@ from tidelog.testing.pipelines import PipelineTest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-TOPIC = collect.CREDITS.topic
+TOPIC = events.CREDITS.topic
 FIRST, SECOND = date(2026, 11, 13), date(2026, 11, 14)
 DAYS = Days(FIRST, SECOND)
 
@@ -48,7 +48,7 @@ def with_factor(rows: DataFrame, context: Context) -> DataFrame:
 
 
 def flows(settings: object) -> tuple[Flow, ...]:
-    source = Source((TOPIC,), collect.CREDITS.spark_schema())
+    source = Source((TOPIC,), events.CREDITS.spark_schema())
     amounts = Flow("amounts", source, (Table("amounts", partition_by=("day",)),), (with_factor,))
     [credits] = [flow for flow in collect.PIPELINE.flows(dict(settings)) if flow.name == "credits"]  # type: ignore[call-overload]
     return amounts, credits
@@ -61,7 +61,7 @@ PIPELINE = Pipeline(
 
 def credit(number: int, day: date = FIRST, **fields: object) -> dict[str, object]:
     ts = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp() * 1000) + number
-    return {**example(collect.CREDITS), "event_id": f"e-{number}", "ts": ts, "amount": number, **fields}
+    return {**example(events.CREDITS), "event_id": f"e-{number}", "ts": ts, "amount": number, **fields}
 
 
 def filled(test: PipelineTest, flow: str = "amounts", *, factor: int = 1, days: Days = DAYS) -> list[Outcome]:

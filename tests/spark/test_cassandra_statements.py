@@ -9,7 +9,8 @@ import pytest
 
 from tests.spark.collected import example
 from tidelog.spark.pipelines.cassandra import Target, columns_of, prepared, rows_for, tables_of
-from tidelog.spark.pipelines.collect import CREDITS, PIPELINE
+from tidelog.spark.pipelines.collect import PIPELINE
+from tidelog.spark.pipelines.events import CREDITS
 from tidelog.spark.pipelines.settings import resolve
 
 query = pytest.importorskip("cassandra.query")

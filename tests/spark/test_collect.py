@@ -23,7 +23,7 @@ from tests.spark.hands import Hands
 from tests.support.scale import scale
 from tidelog.spark.pipelines import collect
 from tidelog.spark.pipelines.declare import Context
-from tidelog.spark.pipelines.events import LOGS
+from tidelog.spark.pipelines.events import CREDITS, LOGS
 from tidelog.spark.pipelines.runner import run
 from tidelog.spark.pipelines.settings import resolve
 from tidelog.spark.tables import Tables
@@ -85,11 +85,11 @@ def test_every_record_is_in_one_table_whatever_is_wrong_with_it(
     collecting.write(0)
     wanted = expected(broker.bootstrap_servers)
     assert_collected(collecting.tables, wanted)
-    assert len(wanted.bad) >= 7 * len(spoilt(collect.CREDITS)), "no way of being bad went missing"
+    assert len(wanted.bad) >= 7 * len(spoilt(CREDITS)), "no way of being bad went missing"
     reasons = {row.error for row in collecting.tables.read("quarantine").select("error").distinct().collect()}
     assert any("version 100 is unknown" in reason for reason in reasons)
     for file in (tmp_path / "credits").glob("day=*/*.parquet"):
-        assert pq.read_schema(file).names == list(collect.CREDITS.names), "an event's columns and no others"
+        assert pq.read_schema(file).names == list(CREDITS.names), "an event's columns and no others"
 
     for batch in (1, 2, 3):
         generate(broker.bootstrap_servers, 500, seed + batch)

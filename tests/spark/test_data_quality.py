@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.spark.collected import START, example
 from tests.support.wait import eventually
-from tidelog.spark.pipelines import collect
+from tidelog.spark.pipelines import collect, events
 from tidelog.spark.pipelines.batch_metrics import MetricsLog
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Source, Table
 from tidelog.spark.pipelines.expectations import Range
@@ -19,7 +19,7 @@ from tidelog.spark.pipelines.run_options import Options
 from tidelog.spark.pipelines.runner import start
 from tidelog.testing.pipelines import PipelineTest
 
-CREDITS = collect.CREDITS
+CREDITS = events.CREDITS
 COLLECTING = collect.Collected(CREDITS)
 
 

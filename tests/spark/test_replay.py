@@ -15,8 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.spark.collected import START, example
 from tidelog.cli.main import main
 from tidelog.spark.pipelines import replay
-from tidelog.spark.pipelines.collect import CREDITS, LOGINS
-from tidelog.spark.pipelines.events import EventSchema
+from tidelog.spark.pipelines.events import CREDITS, LOGINS, EventSchema
 from tidelog.spark.pipelines.replay import ReplayConflict, Replays, Selection
 from tidelog.spark.tables.delta_log import Snapshot
 
