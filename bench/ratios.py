@@ -95,7 +95,7 @@ def text(rows: Iterable[Pairs]) -> str:
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells, in columns that are as wide as their widest cell."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines

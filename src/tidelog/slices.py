@@ -25,6 +25,11 @@ ITEMS_PER_TURN: Final = 50
 """About a millisecond of work. A count, not a time, so that a simulation replays the same turns."""
 
 
+REST_SECONDS: Final = 0.0005
+"""A change of thousands of partitions rests so long after each slice. All brokers make it at the same time.
+Where they share cores, requests of clients would wait until each broker has used up its share of a core."""
+
+
 def mapped(function: Callable[[T], R], items: Iterable[T]) -> Slices[list[R]]:
     """The results of a function for each item, in slices."""
     results: list[R] = []
@@ -59,7 +64,7 @@ async def finished(work: Slices[R], slice_ns: int = SLICE_NS) -> R:
 class TaskSlices:
     """The slices of a coroutine that awaits other things between its items.
 
-    `await slices.item()` after each item lets other tasks run when the slice is over.
+    `await slices.item()` after each item lets other tasks run, and the loop rest, when the slice is over.
     """
 
     __slots__ = ("_end", "_left", "_slice_ns")
@@ -80,28 +85,28 @@ class TaskSlices:
             self._left -= 1
             is_over = self._left <= 0
         if is_over:
-            await asyncio.sleep(0)
+            await asyncio.sleep(REST_SECONDS)
             self._begin()
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
-    """The items in lists of limited length; other tasks run after each list of that length."""
+    """The items in lists of limited length; the loop rests after each list of that length."""
     rest: Iterator[T] = iter(items)
     while some := list(islice(rest, ITEMS_PER_TURN)):
         yield some
         if len(some) == ITEMS_PER_TURN:
-            await asyncio.sleep(0)
+            await asyncio.sleep(REST_SECONDS)
 
 
 async def in_turns(work: Slices[R]) -> R:
-    """`finished` by a count of slices instead of by time."""
+    """`finished` by a count of slices instead of by time; the loop rests after each count."""
     while True:
         try:
             for _ in range(ITEMS_PER_TURN):
                 next(work)
         except StopIteration as done:
             return cast("R", done.value)
-        await asyncio.sleep(0)
+        await asyncio.sleep(REST_SECONDS)
 
 
 class SliceRunner:

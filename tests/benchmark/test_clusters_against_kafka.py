@@ -61,6 +61,13 @@ def test_the_page_has_the_rows_of_all_scenarios_in_order(
     assert "old" not in page
 
 
+def test_the_table_for_a_terminal_has_a_line_for_each_row(bench: dict[str, ModuleType]) -> None:
+    module = bench["clusters_against_kafka"]
+    heading, line = module.text([pair(bench, "create", 1.0, 10.0, target=3.0)]).splitlines()
+    assert heading.split() == " ".join(module.HEADINGS).split()
+    assert line.split() == ["create", "s", "1.00", "10.0", "0.10", "at", "most", "3.00"]
+
+
 def test_all_its_scenarios_exist(bench: dict[str, ModuleType]) -> None:
     module = bench["clusters_against_kafka"]
     assert set(module.NAMES) <= set(sys.modules["scenarios"].SCENARIOS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable
 from typing import TypeVar
 
 import pytest
@@ -19,7 +21,7 @@ from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.reader import MAX_ELEMENTS
 from tidelog.protocol.source import ELEMENTS_PER_SLICE
-from tidelog.slices import Slices, TaskSlices
+from tidelog.slices import ITEMS_PER_TURN, REST_SECONDS, Slices, TaskSlices, in_slices, in_turns, mapped
 
 R = TypeVar("R")
 
@@ -106,6 +108,29 @@ def test_a_coroutine_gives_the_loop_back_when_a_slice_is_over() -> None:
     short, long = asyncio.run(main())
     assert short >= 100
     assert long <= 1
+
+
+def test_a_change_of_many_partitions_leaves_the_core_to_others_between_its_slices() -> None:
+    async def seconds(work: Awaitable[object]) -> float:
+        began = time.monotonic()
+        await work
+        return time.monotonic() - began
+
+    async def items(slices: TaskSlices) -> None:
+        for _ in range(20):
+            await slices.item()
+
+    async def lists() -> None:
+        async for _ in in_slices(range(20 * ITEMS_PER_TURN)):
+            pass
+
+    async def main() -> None:
+        rests = 20 * REST_SECONDS
+        assert await seconds(items(TaskSlices(slice_ns=0))) >= rests
+        assert await seconds(lists()) >= rests
+        assert await seconds(in_turns(mapped(abs, range(20 * ITEMS_PER_TURN)))) >= rests
+
+    asyncio.run(main())
 
 
 def test_the_slices_of_a_coroutine_end_by_count_on_a_loop_that_says_so() -> None:
