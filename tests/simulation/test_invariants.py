@@ -68,6 +68,16 @@ def test_a_leader_epoch_that_falls_is_a_fault(run: Run) -> None:
     assert run.problems
 
 
+def test_a_topic_that_is_made_again_begins_with_its_own_epochs(run: Run) -> None:
+    run.follower.leader_epoch += 1
+    assert not run.problems
+    run.follower.topic_id = bytes(reversed(run.follower.topic_id))
+    run.follower.leader_epoch -= 1
+    assert not run.problems
+    run.follower.leader_epoch -= 1
+    assert run.problems
+
+
 def follow_again(run: Run, leader_epoch: int) -> None:
     before = run.follower
     state = PartitionState(before.replicas, before.leader_id, leader_epoch, before.isr, 5, 1)

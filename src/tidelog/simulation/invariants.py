@@ -51,8 +51,9 @@ class Invariants:
         self._controllers: dict[int, int] = {}  # by epoch
         self._epoch = 0
         self._states: dict[Partition, tuple[int, int]] = {}  # leader and leader epoch in the tree
-        self._leaders: dict[tuple[Partition, int], int] = {}  # by leader epoch
-        self._seen: dict[tuple[Process, Partition], int] = {}  # leader epochs on a broker
+        # By topic id: a late request may make a topic again after its deletion.
+        self._leaders: dict[tuple[bytes, Partition, int], int] = {}  # by leader epoch
+        self._seen: dict[tuple[Process, bytes, Partition], int] = {}  # leader epochs on a broker
         self._heard: dict[Process, int] = {}  # the controller epoch of the metadata on a broker
         self.replication = Replication(cluster, zookeeper, self._wrong)
         self.on_state_written: Callable[[], None] | None = None
@@ -140,18 +141,19 @@ class Invariants:
             return
         for partition in server.replicas.partitions():
             key, epoch = (partition.topic, partition.index), partition.leader_epoch
+            topic_id = partition.topic_id
             if partition.log is None:
                 continue  # never led or followed: its log could not be opened or made
-            known = self._seen.get((process, key))
+            known = self._seen.get((process, topic_id, key))
             if known == epoch:
                 continue
-            self._seen[process, key] = epoch
+            self._seen[process, topic_id, key] = epoch
             if known is not None and epoch < known:
                 self._wrong(
                     f"{broker.name}: the epoch of {key[0]}-{key[1]} goes back from {known} to {epoch}"
                 )
             if partition.is_leader:
-                other = self._leaders.setdefault((key, epoch), broker.id)
+                other = self._leaders.setdefault((topic_id, key, epoch), broker.id)
                 if other != broker.id:
                     self._wrong(f"brokers {other} and {broker.id} lead {key[0]}-{key[1]} with epoch {epoch}")
 
