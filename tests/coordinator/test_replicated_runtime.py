@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.world import FOLLOWER, SELF, HeldWorker
 from tests.coordinator.test_runtime import TOPIC, Stage
 from tidelog.cluster.partition import Partition
-from tidelog.errors import CoordinatorNotAvailable, KafkaError, NotCoordinator
+from tidelog.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, KafkaError, NotCoordinator
 
 REPLICAS = (SELF, FOLLOWER)
 
@@ -150,6 +150,25 @@ def test_a_loaded_shard_knows_what_is_not_committed(tmp_path: Path) -> None:
     assert loaded.committed() == {b"a": b"1"}
     stage.world.follower_has(partition, 2)
     assert loaded.committed() == {b"a": b"2"}
+
+
+def test_readers_wait_until_everything_that_was_loaded_is_committed(tmp_path: Path) -> None:
+    """The leader before may have acknowledged records above the high watermark of the new one."""
+    stage = Stage(tmp_path / "data")
+    partition = lead(stage)
+    stage.append((b"a", b"1"))
+    stage.append((b"a", b"2"))
+    stage.world.follower_has(partition, 1)
+    runtime = stage.new_runtime()
+    runtime.elected(partition)
+    stage.world.advance()
+    assert runtime.shard(0).values == {b"a": b"2"}
+    with pytest.raises(CoordinatorLoadInProgress, match="up to offset 2 are loaded, and those up to 1"):
+        runtime.committed(0)
+    stage.world.follower_has(partition, 2)
+    assert runtime.committed(0).committed() == {b"a": b"2"}
+    stage.append((b"a", b"3"))
+    assert runtime.committed(0).committed() == {b"a": b"2"}
 
 
 def test_a_new_epoch_forgets_what_was_in_flight(tmp_path: Path) -> None:

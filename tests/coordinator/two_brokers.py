@@ -184,7 +184,7 @@ class TwoBrokers:
             return
         leading = self.nodes[replicated.leader].replicas.partition(*key)
         log, copy = leading.leader_log(), self.nodes[1 - replicated.leader].log(key)
-        if copy.log_end_offset == log.log_end_offset == copy.high_watermark:
+        if copy.log_end_offset == log.log_end_offset == copy.high_watermark == log.high_watermark:
             return
         leading.followers.replicas[1 - replicated.leader].log_end_offset = copy.log_end_offset
         leading.advance_high_watermark()

@@ -12,18 +12,21 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
+from tidelog.errors import CoordinatorLoadInProgress
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class Journal:
     """`high_watermark` is set when the shard is hosted. `end` is the end offset of the batch that is being
-    replayed, or 0 if that batch is committed."""
+    replayed, or 0 if that batch is committed. `loaded_end` is the end offset of the log that was loaded."""
 
-    __slots__ = ("_changes", "end", "high_watermark")
+    __slots__ = ("_changes", "end", "high_watermark", "loaded_end")
 
     def __init__(self) -> None:
         self.end = 0
+        self.loaded_end = 0
         self.high_watermark: Callable[[], int] | None = None
         self._changes: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -38,6 +41,21 @@ class Journal:
             high_watermark = self.high_watermark()
             while changes and changes[0][0] <= high_watermark:
                 changes.popleft()[1]()
+
+    def check_readable(self) -> None:
+        """CoordinatorLoadInProgress until everything that was loaded is committed.
+
+        The high watermark of a new leader may be below what the leader before it has acknowledged. Until it
+        passes the end of the loaded log, the committed state may lack acknowledged changes.
+        """
+        if self.loaded_end and self.high_watermark is not None:
+            high_watermark = self.high_watermark()
+            if high_watermark < self.loaded_end:
+                raise CoordinatorLoadInProgress(
+                    f"records up to offset {self.loaded_end} are loaded, and those up to {high_watermark} "
+                    "are known to be committed"
+                )
+            self.loaded_end = 0
 
     @property
     def is_empty(self) -> bool:

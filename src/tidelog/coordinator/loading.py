@@ -147,6 +147,7 @@ class Loading(Generic[S]):
     def _finish(self) -> None:
         hosted = self._hosted
         hosted.is_loaded = True
+        hosted.shard.journal.loaded_end = self._end
         try:
             hosted.shard.loaded()
         except Exception as error:  # it concerns this partition alone

@@ -126,8 +126,12 @@ class CoordinatorRuntime(Generic[S]):
         return self.shard(self.partition_for(key))
 
     def committed(self, partition: int) -> S:
-        """The same, with a journal that has only changes above the high watermark: for readers."""
+        """The shard for readers: its journal has only changes above the high watermark.
+
+        CoordinatorLoadInProgress until everything that was loaded is committed, too.
+        """
         shard = self.shard(partition)
+        shard.journal.check_readable()
         shard.journal.settle()
         return shard
 

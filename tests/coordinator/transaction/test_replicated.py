@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tidelog.coordinator.transaction.coordinator import Initialized
 from tidelog.coordinator.transaction.markers import LocalMarkers
 from tidelog.coordinator.transaction.state import EPOCH_BUMP, ProducerIdAndEpoch, State
 from tidelog.errors import (
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     ErrorCode,
     KafkaError,
@@ -23,6 +25,7 @@ from tidelog.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.offset_fetch import OffsetFetchResponse
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -157,12 +160,34 @@ def test_a_loaded_decision_waits_for_the_replicas(stage: TwoBrokerStage) -> None
     stage.world.elect(LOG, 1)
     stage.world.advance(0.3)
     assert stage.known().state is State.PREPARE_COMMIT
-    assert described(stage) is State.ONGOING
+    with pytest.raises(CoordinatorLoadInProgress):
+        described(stage)
     assert stage.committed() == []
     stage.world.partitions[LOG].is_stalled = False
     stage.world.advance(1.5)
     assert described(stage) is State.COMPLETE_COMMIT
     assert stage.committed() == [b"one"]
+
+
+def test_a_new_leader_that_does_not_know_what_is_committed_verifies_nothing(stage: TwoBrokerStage) -> None:
+    """The partition was added with success: to deny it would end the producer."""
+    producer = producer_of(stage)
+    copy = stage.world.nodes[1].log(LOG)
+    before = copy.high_watermark
+    assert stage.add(producer).kind is None
+    stage.world.partitions[LOG].is_stalled = True
+    copy.update_high_watermark(before)  # the answer that has the new one is lost
+    stage.world.elect(LOG, 1)
+    stage.world.advance(0.3)
+    denied: list[dict[PartitionKey, KafkaError]] = []
+    wanted = frozenset((PARTITION,))
+    verify = partial(stage.coordinator.verify_partitions, "id", *producer, wanted, denied.append)
+    stage.world.in_loop(verify)
+    assert [type(error) for (error,) in map(dict.values, denied)] == [CoordinatorLoadInProgress]
+    stage.world.partitions[LOG].is_stalled = False
+    stage.world.advance(1.5)
+    stage.world.in_loop(verify)
+    assert denied[1:] == [{}]
 
 
 # -- offsets of groups on the other broker -----------------------------------------------------------

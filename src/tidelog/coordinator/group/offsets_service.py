@@ -369,6 +369,11 @@ class GroupOffsets(Generic[S]):
             found(fetch.refusal(error))
 
         def answer(shard: S) -> None:
+            try:
+                shard.journal.check_readable()
+            except KafkaError as error:
+                failed(error)
+                return
             shard.journal.settle()
             found(fetch.answer(shard.offsets.committed_view(group_id), shard.committed_group(group_id)))
 

@@ -354,6 +354,7 @@ class TransactionCoordinator:
         """The committed state of an id, for readers."""
         if shard.journal.is_empty:
             return self._known(shard, transactional_id)
+        shard.journal.check_readable()
         shard.journal.settle()
         metadata = shard.committed(transactional_id)
         if metadata is None:
