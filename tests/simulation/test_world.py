@@ -194,6 +194,22 @@ def test_a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced(world: Wo
     assert world.host("host").disk.read("/data/synced")[:1] in (b"y", b"n")
 
 
+def test_the_last_steps_of_a_process_without_a_disk_end_without_a_word() -> None:
+    with World(1).running() as world:
+
+        async def main(process: Process) -> None:
+            process.host.disk.make_dir("/data")
+            file = process.host.disk.open("/data/file", create=True)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                file.pwrite(b"x", 0)
+
+        process = world.start("writer", "host", main)
+        world.run(1.0)
+        world.lose_power(process)
+
+
 def test_work_of_threads_ends_with_its_process(world: World) -> None:
     ran: list[str] = []
 

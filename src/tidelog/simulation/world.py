@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from tidelog.simulation.disk import Crash
 from tidelog.simulation.history import History
 from tidelog.simulation.network import Network
 from tidelog.simulation.process import START_MS, Host, Process
@@ -205,7 +206,7 @@ class World:
             process.loop.close()
             for task in asyncio.all_tasks(process.loop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with suppress(Exception):  # its last steps find a loop that is closed
+                with suppress(Exception, Crash):  # its last steps find no loop, and maybe no disk
                     task.get_coro().close()
         self._ended.clear()
         self.processes.clear()
