@@ -183,6 +183,37 @@ def test_a_member_that_was_removed_commits_nothing_until_it_has_given_up_its_par
     run(story)
 
 
+def test_offsets_of_a_transaction_are_those_of_the_member_that_got_the_partitions() -> None:
+    """The group refuses a member that it removed. A member of the next generation could set offsets back."""
+
+    async def story(member: Membership) -> None:
+        def owner() -> tuple[str, int]:
+            found = member.group.owner_of_offsets()
+            return found.member_id, found.epoch
+
+        assert owner() == ("", -1)
+        member.coordinator.assignment = [FIRST, SECOND]
+        await member.poll()
+        before = member.group.identity()
+        assert owner() == (before.member_id, 1)
+        member.coordinator.may_join.clear()
+        member.group.request_rejoin("another member came")
+        await member.poll(0.0)
+        member.group.refused(UnknownMemberId("the session expired"), before)
+        assert owner() == (before.member_id, 1)
+        member.coordinator.may_join.set()
+        async with asyncio.timeout(LATER):
+            while member.group.identity().epoch < 2:
+                await asyncio.sleep(0)
+        assert owner() == (before.member_id, 1)
+        await member.poll()
+        after = member.group.identity()
+        assert owner() == (after.member_id, after.epoch)
+        assert after.epoch > 1
+
+    run(story)
+
+
 def test_a_commit_is_not_tried_again_as_the_next_membership() -> None:
     async def story(member: Membership) -> None:
         member.coordinator.assignment = [FIRST]

@@ -342,6 +342,25 @@ def test_offsets_go_with_a_producers_transaction(group: Group, bootstrap: str, n
         assert member.committed([(topic, 0)])[TopicPartition(topic, 0)] == OffsetAndMetadata(5)
 
 
+@of_three_kinds
+@pytest.mark.needs("EndTxn")
+def test_a_member_that_lost_its_partitions_sends_no_offsets_with_a_transaction(
+    group: Group, bootstrap: str, new_name: NewName
+) -> None:
+    topic = make_topic(bootstrap, new_name("late"), 1)
+    fill(bootstrap, topic, 5)
+    slow = group.join(topic, max_poll_interval_ms=500, enable_auto_commit=False)
+    read(slow, 5)
+    other = Consumer(topic, {**group._settings, "enable.auto.commit": False})
+    with other, Producer(bootstrap_servers=bootstrap, transactional_id=new_name("id")) as producer:
+        read(other, 5)
+        with producer.transaction():
+            producer.send_offsets_to_transaction({(topic, 0): 5}, other.group_metadata())
+        with pytest.raises(CommitFailedException), producer.transaction():
+            producer.send_offsets_to_transaction({(topic, 0): 3}, slow.group_metadata())
+        assert other.committed([(topic, 0)])[TopicPartition(topic, 0)] == OffsetAndMetadata(5)
+
+
 def test_listeners_of_coroutines_are_awaited(bootstrap: str, new_name: NewName) -> None:
     topic = make_topic(bootstrap, new_name("awaited"), 1)
     fill(bootstrap, topic, 3)

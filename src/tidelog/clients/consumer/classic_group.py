@@ -219,6 +219,8 @@ class ClassicGroup(GroupMembership):
         subscription = self.context.subscription
         assigned = set(read_assignment(joined.assignment))
         protocol = joined.generation.protocol
+        generation, instance = joined.generation, self.context.settings.group_instance_id
+        self.owner = Membership(generation.member_id, generation.id, instance)
         assignor = next(entry for entry in self.assignors if entry.name == protocol)
         assignor.on_assignment(assigned, joined.generation.id)
         self.context.metrics.rebalance_total += 1
@@ -304,6 +306,8 @@ class ClassicGroup(GroupMembership):
         self._raise(answer.error_code, "join")
         self.member_id = answer.member_id
         self.generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name or "")
+        if self.cooperative and not self._lost:  # it keeps its partitions meanwhile
+            self.owner = self.identity()
         self._heartbeat_now.set()
         self._to_assign = await self._assignments(answer) if answer.leader == answer.member_id else {}
         return self.generation
@@ -470,6 +474,7 @@ class ClassicGroup(GroupMembership):
             self.member_id = ""
             self._led = None
             self._lost = False
+            self.owner = None
             self.rejoin_reason = "it subscribed again"
 
     async def _leave_group(self, reason: str) -> None:

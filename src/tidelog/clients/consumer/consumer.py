@@ -372,7 +372,7 @@ class AsyncConsumer(Generic[K_co, V_co]):
         """This consumer as a member of its group, for `Producer.send_offsets_to_transaction`."""
         self._core.store()
         assert self._core.group is not None
-        member = self._core.group.identity()
+        member = self._core.group.owner_of_offsets()
         return ConsumerGroupMetadata(
             self._core.group.group_id, member.epoch, member.member_id, member.instance_id
         )

@@ -225,6 +225,8 @@ class ConsumerGroup(GroupMembership):
         if answer.member_id:
             self.member_id = answer.member_id
         self.epoch = answer.member_epoch
+        if self.epoch > 0:
+            self.owner = self.identity()
         if answer.assignment is not None:
             self.target = {
                 entry.topic_id: frozenset(entry.partitions) for entry in answer.assignment.topic_partitions
@@ -315,6 +317,7 @@ class ConsumerGroup(GroupMembership):
             self.epoch = JOIN
             self.target = {}
             self._lost = False
+            self.owner = None
             self._reconciled = True
 
     async def _send_leave(self) -> None:

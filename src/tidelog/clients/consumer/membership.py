@@ -56,6 +56,8 @@ class GroupMembership:
         """The error that ended the membership for good."""
         self.losses = 0
         """How often the coordinator had removed this member. Others had its partitions each time."""
+        self.owner: Membership | None = None
+        """The member that the group gave the partitions of this consumer to."""
         self.last_poll = 0.0
         self.polling = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,6 +75,16 @@ class GroupMembership:
 
     def identity(self) -> Membership:
         raise NotImplementedError
+
+    def owner_of_offsets(self) -> Membership:
+        """The member whose offsets go with a transaction.
+
+        After a removal it is the one of before, until a poll has given up its partitions. The group refuses
+        that one. It checks nothing without a member, and would take the offsets from the next one.
+        """
+        if self.context.subscription.by_hand or self.owner is None:
+            return self.identity()
+        return self.owner
 
     def refused(self, error: KafkaError, member: Membership) -> None:
         """The coordinator rejected a commit of that member."""
