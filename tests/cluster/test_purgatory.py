@@ -231,3 +231,54 @@ def test_completed_operations_do_not_collect_behind_one_that_waits() -> None:
     assert len(queue.entries) < 200
     scheduler.advance(1)
     assert first.expired
+
+
+def test_a_wait_may_begin_and_be_over_while_another_one_ends() -> None:
+    """As when an answer lets the next request be read, and that one ends other waits."""
+    scheduler, purgatory = make()
+    others = [Waiting() for _ in range(2)]
+
+    class First(Waiting):
+        def on_complete(self) -> None:
+            super().on_complete()
+            brief = Waiting()
+            for other in others:
+                other.ready = True
+            purgatory.check("others")
+            purgatory.try_complete_else_watch(brief, ["brief"], 100)
+            brief.ready = True
+            purgatory.check("brief")
+
+    purgatory.try_complete_else_watch(First(), ["a"], 100)
+    for other in others:
+        purgatory.try_complete_else_watch(other, ["others"], 100)
+    scheduler.advance(0.1)
+    assert [(other.ended, other.expired) for other in others] == [(1, False)] * 2
+    later = Waiting()
+    purgatory.try_complete_else_watch(later, ["a"], 100)
+    scheduler.advance(0.1)
+    assert later.expired
+    scheduler.advance(0.1)
+    assert scheduler._timers == []
+
+
+def test_completed_operations_that_all_waited_for_another_time_do_not_collect() -> None:
+    """A client may give each request another time-out, such as what is left of its own."""
+    scheduler, purgatory = make()
+    waits: dict[int, Waiting] = {}
+    for wait_ms in range(3_600_000, 3_605_000):
+        operation = Waiting()
+        purgatory.try_complete_else_watch(operation, [wait_ms], wait_ms)
+        if wait_ms % 100 == 0:
+            waits[wait_ms] = operation
+        else:
+            operation.ready = True
+            purgatory.check(wait_ms)
+    assert len(purgatory._expirations._queues) < 300
+    assert sum(timer.callback is not None for timer in scheduler._timers) < 300
+    scheduler.advance(3602.05)
+    expired = [wait_ms for wait_ms, wait in waits.items() if wait.expired]
+    assert expired == list(range(3_600_000, 3_602_100, 100))
+    scheduler.advance(10)
+    assert all(wait.expired for wait in waits.values())
+    assert purgatory._expirations._queues == {}

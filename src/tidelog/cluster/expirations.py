@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidelog.clock import Scheduler
+from tidelog.clock import Scheduler, TimerHandle
 
 if TYPE_CHECKING:
     from tidelog.cluster.purgatory import DelayedOperation
@@ -39,11 +39,16 @@ class Expiration:
 
 
 class _Queue:
-    __slots__ = ("entries", "limit")
+    __slots__ = ("entries", "limit", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, timer: TimerHandle) -> None:
         self.entries: deque[Expiration] = deque()
         self.limit = FEW  # with so many entries, those of completed operations are removed
+        self.timer = timer
+
+    def remove_completed(self) -> None:
+        self.entries = deque(entry for entry in self.entries if entry.operation is not None)
+        self.limit = max(FEW, 2 * len(self.entries))
 
 
 class Expirations:
@@ -53,36 +58,48 @@ class Expirations:
         self._clock = scheduler.clock
         self._expire = expire
         self._queues: dict[int, _Queue] = {}  # by the length of the wait; each has a timer of the loop
+        self._limit = FEW  # with so many queues, those of completed operations are removed
 
     def add(self, operation: DelayedOperation, wait_ms: int) -> Expiration:
         seconds = wait_ms / 1000
         expiration = Expiration(operation, self._clock.monotonic() + seconds)
         queue = self._queues.get(wait_ms)
         if queue is None:
-            queue = self._queues[wait_ms] = _Queue()
-            self._scheduler.schedule(seconds, partial(self._due, wait_ms))
+            if len(self._queues) >= self._limit:
+                self._remove_completed()
+            queue = self._queues[wait_ms] = _Queue(self._schedule(wait_ms, seconds))
         else:
             entries = queue.entries
             while entries and entries[0].operation is None:
                 entries.popleft()
             if len(entries) >= queue.limit:
-                queue.entries = deque(entry for entry in entries if entry.operation is not None)
-                queue.limit = max(FEW, 2 * len(queue.entries))
+                queue.remove_completed()
         queue.entries.append(expiration)
         return expiration
+
+    def _schedule(self, wait_ms: int, seconds: float) -> TimerHandle:
+        return self._scheduler.schedule(seconds, partial(self._due, wait_ms))
+
+    def _remove_completed(self) -> None:
+        """Remove the queues of completed operations: a client may choose another wait for each request."""
+        for wait_ms, queue in list(self._queues.items()):
+            queue.remove_completed()
+            if not queue.entries:
+                queue.timer.cancel()
+                del self._queues[wait_ms]
+        self._limit = max(FEW, 2 * len(self._queues))
 
     def _due(self, wait_ms: int) -> None:
         """The first operation of a queue may be over."""
         queue = self._queues[wait_ms]
-        now = self._clock.monotonic()
-        for _ in range(len(queue.entries)):  # an operation that ends may add another one
-            first = queue.entries[0]
-            if first.operation is not None and first.left(now) > EARLY_SECONDS:
-                break
-            queue.entries.popleft()
-            if first.operation is not None:
-                self._expire(first.operation)
-        if queue.entries:
-            self._scheduler.schedule(max(0.0, queue.entries[0].left(now)), partial(self._due, wait_ms))
+        entries, now = queue.entries, self._clock.monotonic()
+        over: list[Expiration] = []
+        while entries and (entries[0].operation is None or entries[0].left(now) <= EARLY_SECONDS):
+            over.append(entries.popleft())
+        if entries:
+            queue.timer = self._schedule(wait_ms, entries[0].left(now))
         else:
             del self._queues[wait_ms]
+        for expiration in over:  # one that ends may complete others, and add some
+            if expiration.operation is not None:
+                self._expire(expiration.operation)
