@@ -326,6 +326,47 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
         assert "idle for 60000 ms" in caplog.text
 
 
+def test_a_peer_that_sends_a_large_request_slowly_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gathers a megabyte before it wakes the loop."""
+    body = bytes(range(256)) * 6000
+    sent = frame(2, body)
+    with serving(limits=NetworkLimits(connections_max_idle_ms=60_000)) as running:
+        client = running.client()
+        client.ask(1)
+        (channel,) = running.server.channels.values()
+        sock = channel.sock
+        assert isinstance(sock, socket.socket)
+
+        def look_in_an_hour() -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(server, "perf_counter_ns", lambda: time.perf_counter_ns() + 3600 * 10**9)
+                running.server.update_limits(running.server.limits)
+
+        def is_gathering() -> bool:
+            return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) > 50_000
+
+        def has_bytes() -> bool:
+            try:
+                return sock.recv(1, socket.MSG_PEEK) != b""
+            except BlockingIOError:
+                return False
+
+        client.sock.sendall(sent[:300_000])
+        running.wait_until(is_gathering, "the system gathers the rest")
+        client.sock.sendall(sent[300_000:340_000])
+        running.wait_until(has_bytes, "some bytes are here, and do not wake the loop")
+        running.on_loop(look_in_an_hour)
+        assert (running.server.expired, running.on_loop(has_bytes)) == (0, False)
+        client.sock.sendall(sent[340_000:])
+        assert client.receive() == (2, body)
+        client.sock.sendall(sent[:300_000])
+        running.wait_until(is_gathering, "the system gathers the rest")
+        for _ in range(2):  # the first look may find bytes
+            running.on_loop(look_in_an_hour)
+        assert client.is_closed_by_peer()
+        assert running.server.expired == 1
+
+
 def test_an_idle_connection_is_closed_when_its_time_is_over() -> None:
     with serving(limits=NetworkLimits(connections_max_idle_ms=60)) as running:
         idle = running.client()

@@ -132,8 +132,12 @@ class DirectSelector(selectors.BaseSelector):
 
     def dispatch(self, fd: int, mask: int) -> None:
         on_event = self._direct.get(fd)
-        if on_event is not None:
+        if on_event is None:
+            return
+        try:
             on_event(mask)
+        except Exception as error:
+            self.on_error("an event of a socket was not handled", error)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Poll once: call the broker's descriptors, return asyncio's."""

@@ -420,7 +420,12 @@ class SocketServer:
             channel = heapq.heappop(order)[2]
             if not channel.is_open:
                 continue
-            if channel.last_active_ns + idle_ns > now or channel.has_request_in_progress:
+            active_ns = channel.last_active_ns
+            is_idle = active_ns + idle_ns <= now and not channel.has_request_in_progress
+            if is_idle:
+                # Bytes of a large request may be here for which the system does not wake the loop yet.
+                self.loop.dispatch(channel.fd, READ)
+            if not is_idle or channel.last_active_ns != active_ns:
                 again.append(channel)
                 continue
             log.info("closing the connection of %s: idle for %d ms", channel.peer, idle_ns // 1_000_000)
