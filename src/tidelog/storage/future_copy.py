@@ -326,6 +326,8 @@ class FutureCopy:
         try:
             data = self._disk.read(f"{self._source}/{name}")
         except FileNotFoundError:  # a missing index or snapshot is rebuilt when it is needed
+            self.at_target = True
+            self._disk.unlink(f"{self._target}/{name}")  # that of an earlier attempt may be of other records
             return
         self._write(name, data)
 

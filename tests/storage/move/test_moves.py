@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.storage.helpers import NOW, batch, end_transaction, marker, offsets, records
+from tests.storage.helpers import NOW, append, batch, end_transaction, marker, offsets, open_log, records
 from tests.storage.move.world import KEY, A, B, C, Moving
 from tests.support.simdisk import SimulatedDisk, SimulatedFile
 from tidelog.cluster.append_queue import AppendQueue
@@ -21,7 +21,9 @@ from tidelog.errors import (
 from tidelog.metadata.state import PartitionState
 from tidelog.storage.append import AppendOrigin
 from tidelog.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
+from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import DiskFile
+from tidelog.storage.future_copy import FutureCopy
 from tidelog.storage.future_replica import MOVE_COMPLETE, FutureReplica
 from tidelog.storage.partition_folders import parse_future
 
@@ -387,6 +389,23 @@ def test_what_an_earlier_try_left_is_used_as_far_as_it_is_right() -> None:
     assert again.folder() == B
     assert offsets(records(again.log)) == list(range(60))
     assert f"{12345:020d}.log" not in again.disk.listdir(f"{B}/t-0")
+
+
+def test_indexes_of_an_earlier_try_do_not_stay_beside_a_segment_without_any() -> None:
+    """It has none before a flush, and the first try may have been of records that were cut off since."""
+    disk = SimulatedDisk()
+    log = open_log(A, LogConfig(segment_bytes=100), disk=disk)
+    for _ in range(3):
+        append(log)
+    disk.make_dir(B)
+    index = f"{1:020d}.index"
+    disk.write(f"{B}/{index}", b"\0\0\0\1\0\0\0\1")
+    assert index not in disk.listdir(A)
+    copy = FutureCopy(disk, A, B, log.generation)
+    copy.step(copy.next_segments(log), 1 << 20)
+    names = disk.listdir(B)
+    assert f"{1:020d}.log" in names
+    assert index not in names
 
 
 def test_of_two_folders_the_marked_one_is_right() -> None:
