@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 
 from tests.console.site import Site
 from tests.support.wait import eventually
+from tidelog.clients.admin.configs import ConfigResource, ResourceType
+from tidelog.config.entries import ConfigEntry, ConfigSource
 from tidelog.console.api_topics import TopicsQuery, topic_list
+from tidelog.console.clusters import Cluster
+from tidelog.console.configs import topic_configs
 from tidelog.console.snapshot import ClusterSnapshot, GroupSnapshot, PartitionSnapshot, TopicSnapshot
+from tidelog.errors import ClusterAuthorizationFailed
 
 API = "/api/clusters/local"
 
@@ -192,3 +199,20 @@ def test_the_count_of_a_topic_is_exact_with_transactions(site: Site) -> None:
     )
     assert found[0]["is_exact"]
     assert site.get("/topics/transacted")["partitions"][0]["end"] == 9
+
+
+def test_the_settings_of_a_topic_are_shown_to_who_may_not_see_those_of_brokers() -> None:
+    own = ConfigEntry("retention.ms", "1000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+
+    async def describe_configs(resources: list[ConfigResource], **_: object) -> object:
+        (resource,) = resources
+        if resource.type is ResourceType.BROKER:
+            raise ClusterAuthorizationFailed("the settings of brokers")
+        return {resource: {own.name: own}}
+
+    async def snapshot() -> object:
+        return SimpleNamespace(brokers=[SimpleNamespace(broker_id=1)])
+
+    cluster = SimpleNamespace(admin=SimpleNamespace(describe_configs=describe_configs), snapshot=snapshot)
+    (item,) = asyncio.run(topic_configs(cast(Cluster, cluster), "t"))
+    assert (item.value, item.default) == ("1000", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,6 +11,9 @@ from msgspec import Struct
 from tidelog.clients.admin.configs import ConfigResource, ResourceType
 from tidelog.config.entries import ConfigEntry, ConfigSource
 from tidelog.console.clusters import Cluster
+from tidelog.errors import KafkaError
+
+log = logging.getLogger("tidelog.console")
 
 SOURCES: Final = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
@@ -52,11 +56,20 @@ async def topic_configs(cluster: Cluster, topic: str) -> list[ConfigItem]:
     items = await _configs(cluster, ConfigResource(ResourceType.TOPIC, topic))
     without = [item for item in items if item.is_own and item.default is None and item.name in FALLBACKS]
     if without:
-        brokers = (await cluster.snapshot()).brokers
-        values = {item.name: item.value for item in await broker_configs(cluster, brokers[0].broker_id)}
+        values = await _values_of_a_broker(cluster)
         for item in without:
             item.default = _fallback(values, item.name)
     return items
+
+
+async def _values_of_a_broker(cluster: Cluster) -> dict[str, str | None]:
+    """The settings of any broker; none if it does not answer, or if this console may not see them."""
+    for broker in (await cluster.snapshot()).brokers[:1]:
+        try:
+            return {item.name: item.value for item in await broker_configs(cluster, broker.broker_id)}
+        except KafkaError as error:
+            log.debug("the settings of broker %d are not known: %s", broker.broker_id, error)
+    return {}
 
 
 def _fallback(values: Mapping[str, str | None], name: str) -> str | None:
