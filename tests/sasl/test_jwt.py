@@ -165,6 +165,26 @@ def test_after_a_failure_it_waits_longer_each_time_and_keeps_the_old_keys() -> N
     assert keys.find("r", "RS256") is not None
 
 
+def test_a_provider_that_does_not_answer_in_time_is_not_asked_by_each_thread_that_waits() -> None:
+    provider = Provider()
+    keys = provider.keys()
+
+    def time_out(url: str) -> bytes:
+        provider.reads += 1
+        provider.now += 10.0
+        raise OSError("no answer")
+
+    keys._fetch = time_out
+    for _ in range(3):
+        with pytest.raises(InvalidToken, match="cannot be read"):
+            keys.find("r", "RS256")
+    assert provider.reads == 1
+    provider.now += 0.1
+    with pytest.raises(InvalidToken, match="cannot be read"):
+        keys.find("r", "RS256")
+    assert provider.reads == 2
+
+
 def test_a_slow_provider_keeps_one_thread_and_known_keys_are_used_meanwhile() -> None:
     begun, go_on, now = threading.Event(), threading.Event(), [0.0]
 

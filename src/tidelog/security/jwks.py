@@ -124,7 +124,7 @@ class Jwks:
         except (OSError, ValueError, RecursionError) as error:
             delay = min(self._retry * 2**self._failures, self._retry_max)
             self._failures = min(self._failures + 1, 30)
-            self._try_after = now + delay
+            self._try_after = self._now() + delay  # the read itself may have taken long
             log.error("the keys of %s cannot be read: %s; trying again after %.1f s", self._url, error, delay)
             return
         self._failures, self._try_after, self._read_at = 0, 0.0, now
