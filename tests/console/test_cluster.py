@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.console.site import Site
+from tests.support.scale import scale
 from tidelog.clients.admin.cluster import PartitionReassignment
 from tidelog.console.api_reassignments import PlanBody, parse_wish, reassignment_item
 from tidelog.console.configs import ConfigItem, compare
@@ -141,6 +145,22 @@ def test_a_plan_uses_the_wanted_brokers_alike(
 def test_a_plan_that_is_done_moves_nothing() -> None:
     partitions = {("t", index): (index % 3, (index + 1) % 3) for index in range(9)}
     assert plan(partitions, range(3), {}) == []
+
+
+def test_a_plan_of_many_partitions_is_made_at_once() -> None:
+    """Thousands of partitions from three brokers to six: the page of the preview waits for it."""
+    topics = scale(3000, 10_000)
+    partitions = {
+        (f"t{topic}", index): tuple((topic + index + at) % 3 for at in range(3))
+        for topic in range(topics)
+        for index in range(3)
+    }
+    began = time.thread_time()
+    moves = plan(partitions, range(6), {})
+    spent = time.thread_time() - began
+    load = Counter(broker for move in moves for broker in move.adding)
+    assert load == dict.fromkeys((3, 4, 5), topics * 3 // 2)
+    assert spent < 0.4 * topics / 3000
 
 
 def test_a_plan_with_more_replicas_than_brokers_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.partitions import PartitionKey
@@ -94,33 +94,45 @@ def _level(
     for replicas in placed.values():
         for broker in replicas:
             load[broker] += 1
-    by_load = True
-    while by_load:
-        by_load = False
-        for full in sorted(brokers, key=lambda one: -load[one]):
-            for empty in sorted(brokers, key=lambda one: load[one]):
-                if load[full] - load[empty] < 2:
-                    break
-                if _move_one(placed, full, empty, racks):
-                    load[full] -= 1
-                    load[empty] += 1
-                    by_load = True
-                    break
-            if by_load:
+    is_level = False
+    while not is_level:
+        is_level = True
+        shifts = _Shifts(placed, racks)
+        while pair := next((pair for pair in _uneven(load) if shifts.move_one(*pair)), None):
+            full, empty = pair
+            load[full] -= 1
+            load[empty] += 1
+            is_level = False
+
+
+def _uneven(load: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """The pairs of brokers that differ by two or more, the fullest first and the emptiest second."""
+    for full in sorted(load, key=lambda one: -load[one]):
+        for empty in sorted(load, key=lambda one: load[one]):
+            if load[full] - load[empty] < 2:
                 break
+            yield full, empty
 
 
-def _move_one(
-    placed: Mapping[PartitionKey, list[int]], full: int, empty: int, racks: Mapping[int, str | None]
-) -> bool:
-    for replicas in placed.values():
-        if full not in replicas or empty in replicas:
-            continue
-        others = [broker for broker in replicas if broker != full]
-        if _rack_use(others, empty, racks) <= _rack_use(others, full, racks):
-            replicas[replicas.index(full)] = empty
-            return True
-    return False
+class _Shifts:
+    """Looks at each partition once for each pair of brokers: there may be tens of thousands."""
+
+    def __init__(self, placed: Mapping[PartitionKey, list[int]], racks: Mapping[int, str | None]) -> None:
+        self._placed = placed
+        self._racks = racks
+        self._left: dict[tuple[int, int], Iterator[list[int]]] = {}
+
+    def move_one(self, full: int, empty: int) -> bool:
+        """Move a replica from one broker to another. False if no partition that is left allows it."""
+        left = self._left.setdefault((full, empty), iter(self._placed.values()))
+        for replicas in left:
+            if full not in replicas or empty in replicas:
+                continue
+            others = [broker for broker in replicas if broker != full]
+            if _rack_use(others, empty, self._racks) <= _rack_use(others, full, self._racks):
+                replicas[replicas.index(full)] = empty
+                return True
+        return False
 
 
 def _with_leaders(
