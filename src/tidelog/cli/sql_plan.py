@@ -18,6 +18,8 @@ Node = Mapping[str, Any]
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "key_bytes", "value_bytes")
 HERE = "tidelog: the expression"
 PUSHED = ("offset", "partition", "timestamp")
+VOLATILE = frozenset({"random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "nextval", "setseed"})
+"""Functions that have another value in each row."""
 MIRRORED = {
     "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
     "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
@@ -122,7 +124,10 @@ class Evaluator:
         return self._evaluated(expression, f"cast({'ceil' if up else 'floor'}({value}) as bigint)")
 
     def _evaluated(self, expression: Node, form: str) -> int | None:
-        if any("column_names" in node or "subquery" in node for node in nodes(expression)):
+        if any(
+            "column_names" in node or "subquery" in node or node.get("function_name") in VOLATILE
+            for node in nodes(expression)
+        ):
             return None
         tree = dict(self.tree(f"select {form}"))
         tree["statements"] = [substituted(tree["statements"][0], expression)]
