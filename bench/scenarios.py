@@ -14,6 +14,7 @@ from functools import partial
 import clients_consume
 import cluster_scenarios
 import cold
+import commands
 import growth
 import load
 import machine
@@ -237,6 +238,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "beside": beside,
     "cold": cold.cold,
     "console": console.console,
+    "commands": commands.commands,
     "memory": memory,
     "connections": connections,
     "segments": growth.segments,

@@ -49,6 +49,7 @@ TARGETS: dict[str, Target] = {
     "console waits": Target("the broker's waits for a core beside them, per record", "us"),
     "console memory": Target("the broker's resident memory grown by them", "MB", 60),
     "console process": Target("resident memory of the console's process", "MB"),
+    "commands": Target("a command that asks the broker one thing, the slowest of six", "s", 0.3),
     "grown": Target("resident grown since idle, under load", "MB", 32, "650-790"),
     "creep": Target("resident grown from first to third load", "MB", 4, "370-550"),
     "connections": Target("resident, 10,000 idle connections", "MB", 200, "440"),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from tests.console.site import Site
 from tests.support.wait import eventually
 from tidelog.console.access import Access
+from tidelog.console.app import make_app
 from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.server import ConsoleServer
 from tidelog.errors import NetworkException
@@ -58,6 +60,38 @@ def test_clusters_stand_side_by_side(other: httpx.Client) -> None:
     listed = other.get("/api/clusters").json()["clusters"]
     assert [(item["name"], item["colour"]) for item in listed] == [("here", "teal"), ("gone", "rose")]
     assert 'href="/clusters/gone"' in other.get("/clusters/here").text
+    first = other.get("/", follow_redirects=True)
+    assert first.url.path == "/clusters"
+    rows = re.findall(r'<tr class="colour-(\w+)" hx-get="([^"]+)"', first.text)
+    assert rows == [
+        ("teal", "/clusters/here/overview/summary"),
+        ("rose", "/clusters/gone/overview/summary"),
+    ]
+    here, gone = (other.get(path) for _, path in rows)
+    assert "healthy" in here.text
+    assert here.text.count("<td") == 7
+    assert gone.status_code == 200
+    assert "does not answer" in gone.text
+
+
+def test_the_names_of_clusters_are_parts_of_addresses() -> None:
+    async def home(*names: str) -> str:
+        clusters = Clusters([Cluster(name, {"bootstrap.servers": "127.0.0.1:1"}) for name in names])
+        transport = httpx.ASGITransport(make_app(clusters))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.get("/")
+            page = await client.get("/clusters")
+        await clusters.close()
+        assert all(f'href="/clusters/{quote(name)}"' in page.text for name in names)
+        return answer.headers["location"]
+
+    assert asyncio.run(home("50% #1?")) == "/clusters/50%25%20%231%3F"
+    assert asyncio.run(home("50% #1?", "b&c")) == "/clusters"
+
+
+def test_an_open_overview_tells_that_the_cluster_is_gone(other: httpx.Client) -> None:
+    with other.stream("GET", "/clusters/gone/overview/live") as answer:
+        assert any("The cluster does not answer" in line for line in answer.iter_lines())
 
 
 def test_a_cluster_that_does_not_answer_says_so(other: httpx.Client) -> None:

@@ -102,6 +102,10 @@ def test_the_description_names_every_endpoint(client: httpx.Client) -> None:
     listed = document["paths"]["/api/clusters/{cluster}/topics"]["get"]
     assert {"search", "page", "sort"} <= {parameter["name"] for parameter in listed["parameters"]}
     assert "TopicList" in document["components"]["schemas"]
+    assert {"/api/clusters", "/clusters/{cluster}/topics/{topic}/messages/export"} <= document["paths"].keys()
+    export = document["paths"]["/clusters/{cluster}/topics/{topic}/messages/export"]["get"]
+    assert {"format", "start", "filter"} <= {parameter["name"] for parameter in export["parameters"]}
+    assert "text/csv" in export["responses"]["200"]["content"]
 
 
 def test_a_console_ends_with_its_broker() -> None:

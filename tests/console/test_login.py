@@ -6,6 +6,7 @@ import asyncio
 import base64
 import logging
 import re
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,22 @@ def test_a_logout_ends_the_session_on_the_server(alice: Browser) -> None:
     assert alice.post("/logout").status_code == 303
     answer = httpx.get(f"{alice.http.base_url}/clusters/local", cookies={COOKIE: stolen}, timeout=30)
     assert answer.status_code == 303
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/overview/live", "/topics/l-open/messages/live", "/cluster/reassign/live", "/groups/l-group/live"],
+)
+def test_a_logout_ends_live_pages(alice: Browser, path: str) -> None:
+    """A page that is left open must not go on showing figures and records."""
+    group = "/clusters/local/groups/l-group"
+    eventually(lambda: alice.page(group).status_code == 200, "the group is known", timeout=30.0)
+    with alice.http.stream("GET", f"/clusters/local{path}") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert alice.post("/logout").status_code == 303
+        limit = time.monotonic() + patience(15.0)
+        for _ in answer.iter_raw():
+            assert time.monotonic() < limit, "the page still gets events"
 
 
 def until_slowed_down(guess: Callable[[], httpx.Response]) -> None:

@@ -1,4 +1,4 @@
-"""Thousands of topics and groups: pages answer fast, and the broker stays small."""
+"""Thousands of topics and groups, a large topic: every page answers fast, and the broker stays small."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ import pytest
 from tests.console.site import Site
 from tests.support.scale import scale
 from tests.support.wait import eventually
+from tidelog import Producer
 from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.admin.topics import NewTopic
 from tidelog.testing import Broker
 
 TOPICS = scale(150, 5000)
 GROUPS = scale(40, 2000)
+RECORDS = scale(2_000, 1_000_000)
+LARGE = "z-large"
 MOST_SECONDS = 0.2
 MOST_MEGABYTES = 60.0
 PAGES = (
@@ -28,14 +31,39 @@ PAGES = (
     "/topics",
     "/topics?sort=records&descending=true&page=3",
     "/topics?search=7",
+    "/new-topic",
     "/topics/topic-00007",
     "/topics/topic-00007/settings",
+    "/topics/topic-00007/settings?all=1",
     "/topics/topic-00007/groups",
+    f"/topics/{LARGE}",
+    f"/topics/{LARGE}/messages",
+    f"/topics/{LARGE}/messages?start=oldest",
+    f"/topics/{LARGE}/messages?start=offset&at=123",
+    f"/topics/{LARGE}/messages?start=time&at=-1m",
+    f"/topics/{LARGE}/messages?cursor=od_0-400_1-400_2-400_3-400",
+    f"/topics/{LARGE}/messages/timeline",
+    f"/topics/{LARGE}/messages/2/77",
+    f"/topics/{LARGE}/analysis",
+    "/groups",
+    "/groups?sort=time&descending=true",
+    "/groups?search=topic-00007",
+    "/groups/group-00007",
+    "/groups/group-00007?tab=members",
+    "/groups/group-00007?tab=reset&target=earliest",
     "/cluster",
     "/cluster/log-dirs",
     "/cluster/configs",
+    "/cluster/configs?show=all",
     "/cluster/reassign",
+    "/cluster/reassign?preview=1",
     "/cluster/connections",
+    "/transactions",
+    "/transactions/hanging",
+    "/security/acls",
+    "/security/quotas",
+    "/security/users",
+    "/pipelines",
     "/palette?q=topic-0",
 )
 
@@ -55,10 +83,20 @@ async def fill(address: str) -> None:
         print("filled", flush=True)
 
 
+def fill_large(address: str) -> None:
+    """A topic of many records, written in large batches."""
+    with Producer(bootstrap_servers=address, linger_ms=20, compression_type="lz4") as producer:
+        for number in range(RECORDS):
+            value = b'{"n": %d, "text": "some words to fill the record"}' % number
+            producer.send(LARGE, value, partition=number % 4)
+
+
 @pytest.fixture(scope="module")
 def crowded() -> Iterator[Site]:
     with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
         asyncio.run(fill(broker.bootstrap_servers))
+        broker.create_topic(LARGE, 4)
+        fill_large(broker.bootstrap_servers)
         yield site
 
 
@@ -104,10 +142,13 @@ def test_every_page_answers_at_once_and_memory_stays(crowded: Site) -> None:
         f"broker {grown:+.1f} MB, console {console_before:.0f} to {console:.0f} MB",
     )
     assert {path: spent for path, spent in usual.items() if spent > MOST_SECONDS} == {}
+    if os.environ.get("TIDELOG_LONG") == "1":
+        best = {path: min(found) for path, found in walls.items()}
+        assert {path: spent for path, spent in best.items() if spent > MOST_SECONDS} == {}
     assert grown < MOST_MEGABYTES
 
 
 def test_the_first_look_at_all_topics_needs_few_requests(crowded: Site) -> None:
     found = crowded.get("/topics", size=1000)
-    assert found["total"] == TOPICS
+    assert found["total"] == TOPICS + 1
     assert len(found["topics"][7]["groups"]) == GROUPS

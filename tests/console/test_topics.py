@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -165,6 +166,33 @@ def test_groups_with_lag_are_listed_with_their_topics(site: Site) -> None:
     assert "reader<i>" not in page
     assert site.get("/topics", only=["read", "no-such"])["total"] == 1
     assert "reader&lt;i&gt;" in site.page("/topics/read/groups")
+
+
+def test_a_topic_with_many_groups_leads_to_all_of_them(site: Site) -> None:
+    from tidelog import Admin
+
+    site.broker.create_topic("popular", 1)
+    groups = {f"popular-{number}" for number in range(5)}
+    with Admin(bootstrap_servers=site.broker.bootstrap_servers) as admin:
+        for group in groups:
+            admin.alter_consumer_group_offsets(group, {("popular", 0): 0})
+
+    def link() -> str:
+        found = re.search(r'href="([^"]+)">2 more', site.page("/topics", search="popular"))
+        return found[1] if found else ""
+
+    page = site.http.get(eventually(link, "the list has the groups")).text
+    assert {group for group in groups if f">{group}</a>" in page} == groups
+
+
+def test_links_of_a_list_keep_all_favourites(site: Site) -> None:
+    favourites = ["kept-b", "kept-a"]
+    for name in favourites:
+        site.broker.create_topic(name, 1)
+    eventually(lambda: site.get("/topics", only=favourites)["total"] == 2, "the topics are listed")
+    page = site.page("/topics", only=favourites, search="")
+    kept = "only=kept-b&amp;only=kept-a"
+    assert f'href="/clusters/local/topics?{kept}&amp;sort=records&amp;descending=true"' in page
 
 
 def test_a_setting_of_a_topic_is_escaped(site: Site, client: httpx.Client) -> None:

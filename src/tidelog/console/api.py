@@ -27,7 +27,8 @@ from tidelog.errors import KafkaError
 
 log = logging.getLogger("tidelog.console")
 
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+"""A form sends each byte of a file of 4 MB as up to three: `%22`."""
 FORM: Final = "application/x-www-form-urlencoded"
 JSON: Final = "application/json"
 

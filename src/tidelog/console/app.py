@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.console import areas
 from tidelog.console.access import Access
-from tidelog.console.api import JSON, Api, Endpoint, error_response, json_response
+from tidelog.console.api import JSON, Api, Endpoint, error_response, json_response, segment
 from tidelog.console.api_credentials import HEADER
 from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.errors import ApiError, api_error, not_found
@@ -63,7 +63,8 @@ def make_app(
     site = Site(clusters, areas.nav(), areas.topic_tabs())
     api = Api(clusters, rights)
     endpoints = areas.endpoints()
-    document = msgspec.json.encode(describe(endpoints))
+    files = [page for page in areas.pages() if page.is_file]
+    document = msgspec.json.encode(describe(endpoints, ClusterList, files))
 
     async def openapi(_: Request) -> Response:
         return Response(document, media_type=JSON)
@@ -73,13 +74,20 @@ def make_app(
         return json_response(ClusterList([_item(cluster) for cluster in clusters]))
 
     async def home(_: Request) -> Response:
-        return RedirectResponse(f"/clusters/{clusters.first.name}")
+        alone = f"/clusters/{segment(clusters.first.name)}"
+        return RedirectResponse("/clusters" if len(clusters) > 1 else alone)
+
+    async def all_clusters(request: Request) -> Response:
+        principal = rights.principal(request)
+        shown = [cluster for cluster in clusters if rights.may(principal, "view", "", cluster.name)]
+        return View(request, clusters.first, principal, rights, site, {}).render("clusters.html", shown=shown)
 
     def page_route(page: Page) -> Route:
         return Route(page.full_path, partial(_serve_page, site, rights, page), methods=list(page.methods))
 
     routes: list[BaseRoute] = [
         Route("/", home),
+        Route("/clusters", all_clusters),
         Route("/api/openapi.json", openapi),
         Route("/api/clusters", cluster_list),
         *login_routes(site, rights),
@@ -136,6 +144,7 @@ def _api_routes(api: Api, endpoints: list[Endpoint]) -> list[Route]:
 
 
 async def _serve_page(site: Site, access: Access, page: Page, request: Request) -> Response:
+    request.state.is_file = page.is_file
     path = {name: str(value) for name, value in request.path_params.items()}
     cluster = site.clusters.get(path["cluster"])
     if cluster is None:
@@ -147,8 +156,8 @@ async def _serve_page(site: Site, access: Access, page: Page, request: Request) 
 
 
 def _failed(site: Site, access: Access, request: Request, error: ApiError) -> Response:
-    """The error as JSON for the API, as a page for people."""
-    if request.url.path.startswith(("/api/", "/static/")):
+    """The error as JSON for the API and for programs that ask for a file, as a page for people."""
+    if request.url.path.startswith(("/api/", "/static/")) or _is_file_of_program(request):
         return error_response(error)
     name = request.path_params.get("cluster", "")
     cluster = site.clusters.get(str(name)) or site.clusters.first
@@ -159,6 +168,12 @@ def _failed(site: Site, access: Access, request: Request, error: ApiError) -> Re
         return error_response(error) if is_program else to_login(request)
     view = View(request, cluster, principal, access, site, {})
     return view.render("error.html", status=error.status, error=error)
+
+
+def _is_file_of_program(request: Request) -> bool:
+    """Whether a program asks for a file: a browser asks for text/html, too, wherever a link leads."""
+    is_file = bool(getattr(request.state, "is_file", False))
+    return is_file and "text/html" not in request.headers.get("accept", "")
 
 
 def _item(cluster: Cluster) -> ClusterItem:

@@ -7,6 +7,7 @@ Everything is escaped by the templates; scripts and styles come from `static/` a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 import jinja2
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
@@ -22,6 +24,9 @@ from tidelog.console import formats
 from tidelog.console.access import COOKIE, Access, Principal
 from tidelog.console.api import segment
 from tidelog.console.clusters import Cluster, Clusters
+from tidelog.errors import KafkaError
+
+log = logging.getLogger("tidelog.console")
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 SECURITY_HEADERS: Final = {
@@ -35,6 +40,8 @@ SECURITY_HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 YEAR_SECONDS: Final = 365 * 24 * 3600
+SESSION_LOOK_SECONDS: Final = 1.0
+"""How long a live page may outlive the session of its principal. It sends nothing in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +91,10 @@ class View:
 
     def here(self, **changed: object) -> str:
         """The address of this page with some query parameters changed; None removes one."""
-        query: dict[str, object] = {**self.request.query_params, **changed}
-        given = {name: value for name, value in query.items() if value not in (None, "")}
+        given: list[tuple[str, object]] = [
+            (name, value) for name, value in self.request.query_params.multi_items() if name not in changed
+        ]
+        given = [(name, value) for name, value in (*given, *changed.items()) if value not in (None, "")]
         return self.request.url.path + (f"?{urlencode(given)}" if given else "")
 
     def may(self, action: str, resource: str = "") -> bool:
@@ -116,9 +125,9 @@ class View:
         return self.site.templates.get_template(template).render(view=self, cluster=self.cluster, **context)
 
     def live(self, events: AsyncIterator[LivePart]) -> Response:
-        """Server-sent events. It ends when the console stops."""
+        """Server-sent events. It ends when the console stops, or the session of the principal ends."""
         return StreamingResponse(
-            self.site.until_stopped(events),
+            self.site.until_ended(events, self.access, self.principal),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -139,14 +148,20 @@ def server_sent(name: str, data: str) -> bytes:
 class Page:
     """A page at `/clusters/{cluster}` and `path`. `action` names the permission to see it.
 
-    `is_file` marks a download, which programs get with the header Authorization, too.
+    `media_types` marks a download, which programs get with the header Authorization, too. The description of
+    the API has it, with the parameters of `queries`.
     """
 
     path: str
     handler: PageHandler
     action: str = "view"
     methods: tuple[str, ...] = ("GET",)
-    is_file: bool = False
+    media_types: tuple[str, ...] = ()
+    queries: tuple[type[Struct], ...] = ()
+
+    @property
+    def is_file(self) -> bool:
+        return bool(self.media_types)
 
     @property
     def full_path(self) -> str:
@@ -175,22 +190,33 @@ class Site:
         self.templates.filters.update(formats.FILTERS)
         self.templates.globals.update(site=self, version=__version__, segment=segment)
 
-    async def until_stopped(self, events: AsyncIterator[LivePart]) -> AsyncIterator[bytes]:
-        """The events as text/event-stream, until the console stops or the browser goes away."""
+    async def until_ended(
+        self, events: AsyncIterator[LivePart], access: Access, principal: Principal
+    ) -> AsyncIterator[bytes]:
+        """The events as text/event-stream, until the console stops, the browser goes or the session ends."""
         stopped = asyncio.ensure_future(self.stopping.wait())
         following: asyncio.Future[LivePart | None] | None = None
+        look_after = None if principal.is_anonymous else SESSION_LOOK_SECONDS
         try:
-            while not self.stopping.is_set():
-                following = asyncio.ensure_future(_following(events))
-                await asyncio.wait([following, stopped], return_when=asyncio.FIRST_COMPLETED)
-                event = following.result() if following.done() else None
+            while not self.stopping.is_set() and access.is_alive(principal):
+                following = following or asyncio.ensure_future(_following(events))
+                either: list[asyncio.Future[Any]] = [following, stopped]
+                await asyncio.wait(either, timeout=look_after, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done() or not access.is_alive(principal):
+                    continue
+                try:
+                    event = following.result()
+                except KafkaError as error:
+                    log.debug("a live page ends: %s", error)  # its browser asks again
+                    return
                 if event is None:
                     return
+                following = None
                 yield event if isinstance(event, bytes) else server_sent(*event)
         finally:
             stopped.cancel()
-            if following is not None:
-                following.cancel()
+            if following is not None and not following.cancel() and not following.cancelled():
+                following.exception()  # nobody waits for it
 
 
 async def _following(events: AsyncIterator[LivePart]) -> LivePart | None:

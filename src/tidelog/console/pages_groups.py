@@ -71,7 +71,7 @@ async def group_live(view: View) -> Response:
     await find_group(view.cluster, group_id)
 
     async def events() -> AsyncIterator[tuple[str, str]]:
-        while view.access.is_alive(view.principal):
+        while True:
             await view.cluster.next_group_sample()
             history = view.cluster.group_lags.history(group_id)
             if history:

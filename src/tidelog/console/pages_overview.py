@@ -10,6 +10,7 @@ from starlette.responses import Response
 from tidelog.console.api import Call
 from tidelog.console.api_overview import Overview, overview
 from tidelog.console.pages import NavItem, Page, View
+from tidelog.errors import KafkaError
 
 
 async def overview_page(view: View) -> Response:
@@ -25,9 +26,20 @@ async def overview_live(view: View) -> Response:
         while True:
             sample = await view.cluster.history.next()
             yield "sample", msgspec.json.encode(sample).decode()
-            yield "tiles", view.fragment("overview/tiles.html", found=await _overview(view))
+            try:
+                yield "tiles", view.fragment("overview/tiles.html", found=await _overview(view))
+            except KafkaError as error:
+                yield "tiles", view.fragment("overview/silent.html", reason=str(error))
 
     return view.live(events())
+
+
+async def summary_page(view: View) -> Response:
+    """The row of the cluster in the list of all clusters. It never fails: a cluster that is down says so."""
+    try:
+        return view.render("overview/summary.html", found=await _overview(view), reason="")
+    except KafkaError as error:
+        return view.render("overview/summary.html", found=None, reason=str(error))
 
 
 async def _overview(view: View) -> Overview:
@@ -37,4 +49,8 @@ async def _overview(view: View) -> Overview:
 
 
 NAV = (NavItem("overview", "Overview", "", "o"),)
-PAGES = (Page("", overview_page), Page("/overview/live", overview_live))
+PAGES = (
+    Page("", overview_page),
+    Page("/overview/live", overview_live),
+    Page("/overview/summary", summary_page),
+)

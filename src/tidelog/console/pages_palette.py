@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from starlette.responses import Response
 
+from tidelog.console.api import segment
 from tidelog.console.pages import Page, View
 
 MOST: Final = 30
@@ -27,9 +28,9 @@ async def palette(view: View) -> Response:
 
     items = [Found(item.label, "page", view.link() + item.path) for item in view.site.nav if fits(item.label)]
     items += [
-        Found(other.name, "cluster", f"/clusters/{other.name}")
+        Found(other.name, "cluster", f"/clusters/{segment(other.name)}")
         for other in view.site.clusters
-        if other is not view.cluster and fits(other.name)
+        if other.name != view.cluster.name and fits(other.name)
     ]
     if words:
         topics = (name for name in snapshot.topics if fits(name))

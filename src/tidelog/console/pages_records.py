@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
 from tidelog.console.api import Call, parse_query
@@ -31,8 +31,8 @@ from tidelog.console.record_queries import (
     rules_of,
     where_of,
 )
-from tidelog.console.records.cursors import Cursor, CursorError, Direction
-from tidelog.console.records.exports import ExportError, ExportFormat, ExportOptions, export
+from tidelog.console.records.cursors import Cursor, CursorError, Direction, Order
+from tidelog.console.records.exports import MAX_RECORDS, ExportError, ExportFormat, ExportOptions, export
 from tidelog.console.records.filters import EXAMPLES
 from tidelog.console.records.log_record import ShownRecord
 from tidelog.console.records.timeline import Timeline, read_timeline
@@ -85,18 +85,29 @@ async def messages_page(view: View) -> Response:
 
 
 async def record_page(view: View) -> Response:
-    """One record, whole: the target of a permalink."""
+    """One record, whole: the target of a permalink. It leads to the records before and after it."""
     call = call_of(view)
     query: RecordsQuery = parse_query(RecordsQuery, view.request)
     topic = await find_topic(call)
     query.control = True
     shown = await find_record(call, query)
+    query.partitions = str(shown.record.partition)
+    browser = browser_of(view.request, view.cluster, topic.name, query)
+    partition, offset = shown.record.partition, shown.record.offset
+    # A compacted log has gaps: the next record is not always at the next offset.
+    around = (
+        Cursor(Direction.OLDER, Order.DESCENDING, {partition: offset}),
+        Cursor(Direction.NEWER, Order.ASCENDING, {partition: offset + 1}),
+    )
+    before, after = [(await browser.page(cursor, 1)).records for cursor in around]
     keys, values = rules_of(view.request).choices(topic.name)
     return view.render(
         "records/record.html",
         topic=topic_item(topic),
         tab="messages",
         record=record_item(shown, limit=None),
+        before=before[0].record.offset if before else None,
+        after=after[0].record.offset if after else None,
         query=query,
         keys=[decoder.name for decoder in keys],
         values=[decoder.name for decoder in values],
@@ -185,39 +196,43 @@ class ExportQuery(Struct):
     """The format of the file, how many records at most, and whether to export decoded texts."""
 
     format: ExportFormat = ExportFormat.JSON
-    records: int = 10_000
+    records: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] = 10_000
     decoded: bool = False
 
 
 async def export_page(view: View) -> Response:
-    """The file of an export: the records from the start point of the query on, in the order of partitions."""
+    """A file with the records that a search selects, in the order of partitions.
+
+    A search that goes back in time (from `newest`, or by a cursor) selects the newest of its records.
+    """
     topic = view.path["topic"]
     if not view.access.may(view.principal, "records.export", f"topic:{topic}", view.cluster.name):
         raise ApiError(403, "FORBIDDEN", f"You may not export records of topic {topic}.")
     query: RecordsQuery = parse_query(RecordsQuery, view.request)
-    wanted: ExportQuery = parse_query(ExportQuery, view.request)
+    query.control = False
+    options: ExportQuery = parse_query(ExportQuery, view.request)
     browser = browser_of(view.request, view.cluster, topic, query)
+    where, wanted = where_of(query), filter_of(query)
     ranges = await browser.ranges()
-    where = where_of(query)
     cursor = where if isinstance(where, Cursor) else await browser.start(where, ranges)
+    begin = cursor.positions
     if cursor.direction is Direction.NEWER:
         ranges = {
-            index: OffsetRange(max(found.start, cursor.positions.get(index, found.start)), found.end)
+            index: OffsetRange(max(found.start, begin.get(index, found.start)), found.end)
             for index, found in ranges.items()
         }
-    elif not isinstance(where, Cursor):
-        ranges = newest_ranges(ranges, wanted.records)
     else:
-        ranges = {
-            index: OffsetRange(found.start, min(found.end, cursor.positions.get(index, found.end)))
+        older = {
+            index: OffsetRange(found.start, min(found.end, begin.get(index, found.end)))
             for index, found in ranges.items()
         }
+        ranges = await browser.newest(older, options.records, wanted)
     pieces = export(
         reader_of(view.cluster, topic),
         rules_of(view.request).view(topic, query.key, query.value),
         ranges,
-        ExportOptions(wanted.format, wanted.records, wanted.decoded),
-        filter_of(query),
+        ExportOptions(options.format, options.records, options.decoded),
+        wanted,
     )
     try:
         first = await anext(pieces)
@@ -230,20 +245,12 @@ async def export_page(view: View) -> Response:
             yield piece
 
     name = "".join(char if char.isalnum() or char in "._-" else "_" for char in topic)
-    disposition = f'attachment; filename="{name}.{wanted.format}"'
+    disposition = f'attachment; filename="{name}.{options.format}"'
     return StreamingResponse(
         content(),
-        media_type=wanted.format.media_type,
+        media_type=options.format.media_type,
         headers={"Content-Disposition": disposition, "Cache-Control": "no-store"},
     )
-
-
-def newest_ranges(ranges: dict[int, OffsetRange], count: int) -> dict[int, OffsetRange]:
-    """The last offsets of each partition, `count` in all if the partitions are equally full."""
-    each = -(-count // max(1, len(ranges)))
-    return {
-        index: OffsetRange(max(found.start, found.end - each), found.end) for index, found in ranges.items()
-    }
 
 
 async def analysis_page(view: View) -> Response:
@@ -273,7 +280,13 @@ PAGES = (
     Page("/topics/{topic}/messages/live", live_page, "records.view"),
     Page("/topics/{topic}/messages/dry-run", dry_run_page, "records.view"),
     Page("/topics/{topic}/messages/timeline", timeline_page, "records.view"),
-    Page("/topics/{topic}/messages/export", export_page, "records.export", is_file=True),
+    Page(
+        "/topics/{topic}/messages/export",
+        export_page,
+        "records.export",
+        media_types=tuple(format.media_type.partition(";")[0] for format in ExportFormat),
+        queries=(RecordsQuery, ExportQuery),
+    ),
     Page("/topics/{topic}/messages/{partition}/{offset}", record_page, "records.view"),
     Page("/topics/{topic}/analysis", analysis_page, "analysis.view"),
 )

@@ -57,12 +57,14 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     }
     with Broker(settings) as broker, Site(broker) as site:
         broker.create_topic("orders", 3)
+        broker.create_topic("payments")
         for partition in range(3):
             broker.produce("orders", *(b"x" for _ in range(50)), partition=partition)
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             admin.alter_user_scram_credentials([UserScramCredentialUpsertion("alice", "alice's word")])
             for group in ("billing", "to-delete", HOSTILE):
                 admin.alter_consumer_group_offsets(group, {("orders", index): 10 for index in range(3)})
+            admin.alter_consumer_group_offsets("two-topics", {("orders", 0): 1, ("payments", 0): 0})
         yield site
 
 
@@ -122,6 +124,17 @@ def test_a_group_is_deleted_after_its_id_was_typed(browser: Browser, shown: Site
     page.wait_for_url("**/clusters/local/groups")
     page.get_by_role("link", name="billing").wait_for()
     assert page.get_by_role("link", name="to-delete").count() == 0
+    page.context.close()
+    assert problems == []
+
+
+def test_the_offsets_of_a_topic_are_deleted(browser: Browser, shown: Site) -> None:
+    page, problems = opened(browser, shown)
+    page.goto("/clusters/local/groups/two-topics?tab=reset")
+    page.locator("select[name=topic]").select_option("payments")
+    page.get_by_role("button", name="Delete the offsets").click()
+    page.get_by_text("The offsets of two-topics in payments are deleted.").wait_for()
+    assert page.locator("#offsets caption").count() == 1
     page.context.close()
     assert problems == []
 

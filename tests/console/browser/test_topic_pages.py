@@ -170,6 +170,43 @@ def test_everything_is_reached_by_keys(page: Page) -> None:
     assert not page.locator("#help").is_visible()
 
 
+SEEN = """(state) => {
+    Object.defineProperty(document, "visibilityState", { configurable: true, get: () => state });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_pages_in_the_background_leave_connections_to_others(browser: Browser, shown: Site) -> None:
+    """A browser has six connections to a site, and each live page holds one while somebody sees it."""
+    context = browser.new_context(base_url=shown.url)
+    for _ in range(8):
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.goto("/clusters/local")
+        page.wait_for_selector(".chart canvas")
+        page.evaluate(SEEN, "hidden")
+    page.evaluate("document.addEventListener('htmx:sseMessage', () => { window.told = true; })")
+    page.evaluate(SEEN, "visible")
+    page.wait_for_function("() => window.told")
+    context.close()
+
+
+def test_a_list_keeps_filter_and_focus_when_it_renews_itself(page: Page) -> None:
+    page.clock.install()
+    page.goto("/clusters/local/topics")
+    page.keyboard.press("/")
+    page.keyboard.type("orde")
+    page.clock.run_for(1000)
+    page.wait_for_url("**search=orde*")
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    with page.expect_response(lambda found: "x-background" in found.request.headers) as renewed:
+        page.clock.run_for(11_000)
+    assert "search=orde" in renewed.value.url
+    page.wait_for_function("() => document.activeElement.textContent === 'orders'")
+    assert page.locator("tbody tr").count() == 1
+
+
 def test_the_theme_and_favourites_stay(page: Page) -> None:
     page.goto("/clusters/local/topics")
     page.get_by_role("button", name="★ Favourites").click()
@@ -182,6 +219,13 @@ def test_the_theme_and_favourites_stay(page: Page) -> None:
     page.get_by_role("button", name="★ Favourites").click()
     page.wait_for_url("**only=orders*")
     assert page.locator("tbody tr").count() == 1
+    page.get_by_role("link", name="all topics").click()
+    page.get_by_role("button", name="Favourite payments").click()
+    page.get_by_role("button", name="★ Favourites").click()
+    page.wait_for_url("**only=orders&only=payments*")
+    page.get_by_role("link", name="Records", exact=True).click()
+    page.wait_for_url("**sort=records*")
+    assert page.locator("tbody tr").count() == 2
 
 
 def test_hostile_names_are_text(page: Page) -> None:

@@ -7,6 +7,8 @@ continues. Within a partition records stay in the order of offsets; a record is 
 from __future__ import annotations
 
 import asyncio
+import math
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +58,9 @@ class Limits:
     bytes: int = 32 << 20
     seconds: float = 2.0
     least: int = 0
+
+
+WITHOUT_LIMITS = Limits(records=sys.maxsize, bytes=sys.maxsize, seconds=math.inf)
 
 
 class Budget:
@@ -230,6 +235,30 @@ class RecordBrowser:
                     found.append(shown)
             await merge.pace.step(head.passed)
         return found
+
+    async def newest(
+        self, ranges: Mapping[int, OffsetRange], count: int, wanted: RecordFilter | None = None
+    ) -> dict[int, OffsetRange]:
+        """The ends of ranges that have the newest `count` records that match, or all of them.
+
+        It reads backwards without decoding more than the filter needs.
+        """
+        wanted = wanted or RecordFilter()
+        merge = _BackwardMerge(
+            self._reader,
+            {index: found.end for index, found in ranges.items()},
+            {index: found.start for index, found in ranges.items()},
+            Budget(WITHOUT_LIMITS),
+            self._control,
+            Pace(),
+            is_search=True,
+            sieve=wanted.sieve(self._view),
+        )
+        while count > 0 and (head := await merge.next()) is not None:
+            if head.may_match and (wanted.is_empty or wanted.matches(self._view.show(head.record))):
+                count -= 1
+            await merge.pace.step(head.passed)
+        return {index: OffsetRange(merge.positions[index], found.end) for index, found in ranges.items()}
 
     async def record(self, partition: int, offset: int) -> ShownRecord | None:
         """One record, or None if the log does not have it."""

@@ -86,6 +86,41 @@
     });
   });
 
+  // -- live pages --------------------------------------------------------------------------------
+  // A browser has six connections to a site, and each live page holds one: a page that nobody sees gives it
+  // back. A tail of records keeps it, as it would miss records.
+  class SeenSource {
+    constructor(url) {
+      this.url = url;
+      this.listeners = [];
+      this.isClosed = false;
+      this.follow = () => { if (document.visibilityState === "hidden") this.rest(); else this.start(); };
+      document.addEventListener("visibilitychange", this.follow);
+      this.follow();
+    }
+    get readyState() { return this.source ? this.source.readyState : this.isClosed ? EventSource.CLOSED : EventSource.CONNECTING; }
+    start() {
+      if (this.source || this.isClosed) return;
+      const source = new EventSource(this.url, { withCredentials: true });
+      source.onopen = (event) => this.onopen?.(event);
+      source.onerror = (event) => {
+        if (source.readyState === EventSource.CLOSED) this.close(); // htmx makes another one
+        this.onerror?.(event);
+      };
+      this.listeners.forEach(([name, listener]) => source.addEventListener(name, listener));
+      this.source = source;
+    }
+    rest() { this.source?.close(); this.source = null; }
+    addEventListener(name, listener) { this.listeners.push([name, listener]); this.source?.addEventListener(name, listener); }
+    removeEventListener(name, listener) {
+      this.listeners = this.listeners.filter((each) => each[0] !== name || each[1] !== listener);
+      this.source?.removeEventListener(name, listener);
+    }
+    close() { this.isClosed = true; this.rest(); document.removeEventListener("visibilitychange", this.follow); }
+  }
+  const follow = (url) => new URL(url, location).pathname.endsWith("/messages/live") ? new EventSource(url) : new SeenSource(url);
+  document.addEventListener("DOMContentLoaded", () => { if (window.htmx) htmx.createEventSource = follow; });
+
   // -- what a form has done: the page that follows says it ---------------------------------------
   document.addEventListener("done", (event) => { try { sessionStorage.setItem("tidelog-done", event.detail.message); } catch { /* private window */ } });
   const say = (message) => {
