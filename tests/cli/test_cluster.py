@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -153,6 +154,41 @@ def test_a_broker_that_cannot_start_is_named_with_its_reason_and_its_log(tmp_pat
     (line,) = ran.stderr.splitlines()
     assert "broker 1 ended with exit code 1 (num.partitions=0: expected at least 1): see" in line
     assert line.endswith("broker-1/broker.log")
+
+
+def refused(folder: Path, *arguments: str) -> str:
+    """The one line on standard error of a start that fails."""
+    zookeeper_server(folder / "unused")  # skips the test without Java
+    data = str(folder / "cluster")
+    command = [sys.executable, "-m", "tidelog", "cluster", "start", "--port", "0", "--data", data, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    (line,) = ran.stderr.splitlines()
+    return line
+
+
+def test_a_port_of_zookeeper_that_is_in_use_is_said_with_the_flag_that_changes_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refused(tmp_path, "--zookeeper-port", str(port)) == (
+            f"Error: ZooKeeper cannot listen on 127.0.0.1:{port}: Address already in use; "
+            "choose another port with --zookeeper-port"
+        )
+
+
+def test_a_folder_of_a_broker_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    file = tmp_path / "cluster" / "broker-1"
+    file.touch()
+    line = refused(tmp_path, "--brokers", "1")
+    assert line == f"Error: broker 1 cannot be started: [Errno 17] File exists: '{file}'"
+
+
+@pytest.mark.parametrize("setting", ["broker.id=7", "node.id=7", "log.dirs=data", "log.dir=data"])
+def test_a_setting_that_each_broker_has_for_itself_is_refused(setting: str) -> None:
+    result = CliRunner().invoke(main, ["cluster", "start", "--override", setting])
+    assert result.exit_code == 2
+    assert f"{setting.partition('=')[0]}: each broker has its own" in result.output
 
 
 @pytest.mark.parametrize("count", ["0", "101", "-3", "many"])

@@ -104,6 +104,12 @@ def test_a_proposal_keeps_the_replication_factor_and_uses_all_brokers() -> None:
     assert sorted(proposed["t", index][0] for index in range(6)) == [1, 1, 2, 2, 3, 3]
 
 
+def test_a_proposal_has_the_replicas_that_are_asked_for() -> None:
+    current = {("t", index): [1] for index in range(3)} | {("u", 0): [1, 2]}
+    proposed = propose(current, {1: None, 2: None, 3: None}, rack_aware=True, replication_factor=3)
+    assert [sorted(replicas) for replicas in proposed.values()] == [[1, 2, 3]] * 4
+
+
 def test_a_proposal_uses_racks() -> None:
     current = {("t", index): [1, 2] for index in range(8)}
     racks = {1: "a", 2: "a", 3: "b", 4: "b"}
@@ -224,6 +230,7 @@ def test_progress_counts_the_bytes_of_added_replicas() -> None:
         ("--verify", "--reassignment-json-file", "f", "--throttle", "5"),
         ("--verify", "--reassignment-json-file", "f", "--additional"),
         ("--execute", "--reassignment-json-file", "f", "--preserve-throttles"),
+        ("--execute", "--reassignment-json-file", "f", "--replication-factor", "3"),
         ("--execute", "--reassignment-json-file", "f", "--output", "json"),
         ("--cancel", "--reassignment-json-file", "f", "--wait"),
     ],

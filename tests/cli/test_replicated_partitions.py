@@ -96,9 +96,11 @@ def test_partitions_move_with_their_records(cluster: ClusterOfBrokers, tmp_path:
 
 def test_a_topic_gets_more_replicas(cluster: ClusterOfBrokers, tmp_path: Path) -> None:
     create(cluster, "raised", [1])
-    plan = tmp_path / "plan"
-    wanted = {"topic": "raised", "partition": 0, "replicas": [1, 2, 3]}
-    plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+    topics, plan = tmp_path / "topics", tmp_path / "plan"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "raised"}]}))
+    asked = ("--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3", "--replication-factor", "3")
+    proposed = tool(cluster, "reassign-partitions", "--generate", *asked)
+    plan.write_text(proposed.stdout.splitlines()[-1])
     file = ("--reassignment-json-file", str(plan))
     refused = tool(cluster, "reassign-partitions", "--execute", *file, "--disallow-replication-factor-change")
     assert refused.exit_code == 1

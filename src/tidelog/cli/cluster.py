@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 PER_CORE = "auto"
 
+OWN_SETTINGS = ("broker.id", "node.id", "log.dir", "log.dirs")
+"""Settings that no two brokers of a machine share."""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cluster() -> None:
@@ -72,9 +75,7 @@ def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int:
 @click.option(
     "--zookeeper-port",
     type=click.IntRange(1, 65535),
-    default=2181,
-    show_default=True,
-    help="ZooKeeper's port.",
+    help="ZooKeeper's port (default 2181; with --port 0 one that the system chooses).",
 )
 @click.option(
     "--override",
@@ -100,7 +101,7 @@ def start(
     brokers: int,
     data: Path,
     port: int,
-    zookeeper_port: int,
+    zookeeper_port: int | None,
     overrides: tuple[str, ...],
     log_level: str | None,
     security: Path | None,
@@ -114,6 +115,9 @@ def start(
     from tidelog.server.cluster_processes import ClusterFailed, LocalCluster, LocalClusterOptions
 
     settings = dict(map(parse_override, overrides))
+    for name in OWN_SETTINGS:
+        if name in settings:
+            raise click.BadParameter(f"{name}: each broker has its own", param_hint="--override")
     folder = None if security is None else SecurityFolder(security)
     if folder is not None and ctx.get_parameter_source("brokers") is ParameterSource.DEFAULT:
         brokers = folder.broker_count()

@@ -196,9 +196,10 @@ Advice = Mapping[int, str]
 
 def _topic_advice(brokers: int) -> Advice:
     change = "tidelog configs --alter --topic NAME --add-config"
-    more = "Add replicas with tidelog reassign-partitions"
+    tool = f"tidelog reassign-partitions --generate --replication-factor {REPLICAS}"
+    more = f"Add replicas with {tool}"
     if brokers < REPLICAS:
-        more = f"Add brokers, there are {brokers}; then add replicas with tidelog reassign-partitions"
+        more = f"Add brokers, there are {brokers}; then add replicas with {tool}"
     return {
         4: f"{change} unclean.leader.election.enable=false",
         5: f"{more}: three replicas survive the loss of a broker while another is being restarted.",

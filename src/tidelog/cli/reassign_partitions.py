@@ -61,7 +61,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "list": (),
 }
 FITTING: dict[str, tuple[str, ...]] = {
-    "generate": ("disable_rack_aware",),
+    "generate": ("disable_rack_aware", "replication_factor"),
     "execute": (
         "additional",
         "disallow_replication_factor_change",
@@ -105,6 +105,7 @@ class Options:
     topics_to_move_json_file: str | None
     broker_list: str | None
     disable_rack_aware: bool
+    replication_factor: int | None
     additional: bool
     disallow_replication_factor_change: bool
     throttle: int | None
@@ -164,6 +165,12 @@ def flag(name: str) -> str:
 )
 @valued("--broker-list", "ID,...", "The brokers of --generate.")
 @switch("--disable-rack-aware", "Ignore the racks of the brokers.")
+@valued(
+    "--replication-factor",
+    "N",
+    "The replicas of each partition in the proposal of --generate (default as many as now).",
+    int,
+)
 @switch("--additional", "Execute beside the moves that run; changes the throttle of moves that run.")
 @switch("--disallow-replication-factor-change", "Refuse a move that changes the number of replicas.")
 @valued("--throttle", "BYTES", "Bytes a second that a broker may send and fetch for the moves.", int)
@@ -233,7 +240,12 @@ def generate(admin: Admin, options: Options) -> None:
     ignored = [broker for broker in brokers if broker not in racks]
     if ignored:
         click.echo(f"ignored, not alive: {joined(ignored)}", err=True)
-    proposed = propose(current, racks, rack_aware=not options.disable_rack_aware)
+    proposed = propose(
+        current,
+        racks,
+        rack_aware=not options.disable_rack_aware,
+        replication_factor=options.replication_factor,
+    )
     click.echo(f"Current partition replica assignment\n{as_text(current)}\n")
     click.echo(f"Proposed partition reassignment configuration\n{as_text(proposed)}")
 
@@ -250,9 +262,16 @@ def parse_brokers(text: str) -> list[int]:
 
 
 def propose(
-    current: Mapping[PartitionKey, list[int]], racks: Mapping[int, str | None], *, rack_aware: bool
+    current: Mapping[PartitionKey, list[int]],
+    racks: Mapping[int, str | None],
+    *,
+    rack_aware: bool,
+    replication_factor: int | None = None,
 ) -> dict[PartitionKey, list[int]]:
-    """New replicas for the partitions of each topic. Topics keep the replication factor of partition 0."""
+    """New replicas for the partitions of each topic.
+
+    Without `replication_factor` topics keep that of partition 0.
+    """
     from tidelog.controller.placement import place_partitions
 
     with_rack = sum(rack is not None for rack in racks.values())
@@ -263,7 +282,8 @@ def propose(
     proposed: dict[PartitionKey, list[int]] = {}
     for topic in sorted({topic for topic, _ in current}):
         indexes = sorted(index for name, index in current if name == topic)
-        placed = place_partitions(used, len(indexes), len(current[topic, indexes[0]]))
+        factor = len(current[topic, indexes[0]]) if replication_factor is None else replication_factor
+        placed = place_partitions(used, len(indexes), factor)
         proposed |= {(topic, index): placed[index] for index in indexes}
     return proposed
 

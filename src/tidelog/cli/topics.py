@@ -267,11 +267,7 @@ def create_topic(admin: Admin, options: Options) -> None:
     name = options.topic or ""
     if options.like is not None:
         options = cloned(admin, options, options.like)
-    if "." in name or "_" in name:
-        click.echo(
-            "WARNING: '.' and '_' are the same in names of metrics: no other topic name should differ from "
-            f"{name} only in these characters."
-        )
+    warn_of_collisions(name)
     new = NewTopic(
         name,
         -1 if options.partitions is None else at_least_one("partitions", options.partitions),

@@ -39,7 +39,7 @@ def start(data: Path, port: int, host: str) -> None:
     It is Apache ZooKeeper from the jars in PySpark: Java and `tidelog[spark]` have to be installed. It has no
     copy on other machines and no access control, so let it listen on this machine only.
     """
-    from tidelog.server.zookeeper_process import ZooKeeperFailed, ZooKeeperProcess
+    from tidelog.server.zookeeper_process import ZooKeeperFailed, ZooKeeperPortRefused, ZooKeeperProcess
 
     process = ZooKeeperProcess(data, port, host)
     try:
@@ -48,6 +48,8 @@ def start(data: Path, port: int, host: str) -> None:
         raise ZooKeeperFailed(f"ZooKeeper ended with code {code}: see {process.log_file}")
     except StopAsked:
         _stop(process)
+    except ZooKeeperPortRefused as error:
+        raise click.ClickException(f"{error}; choose another port with --port") from None
     except ZooKeeperFailed as error:
         _stop(process)
         raise click.ClickException(str(error)) from None

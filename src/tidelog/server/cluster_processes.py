@@ -14,7 +14,12 @@ from pathlib import Path
 from tidelog.metadata.tree import TreeError
 from tidelog.security.security_folder import LISTENER, FolderRefused, SecurityFolder
 from tidelog.server.child_process import end_with_parent, tool_command
-from tidelog.server.zookeeper_process import ZooKeeperFailed, ZooKeeperProcess
+from tidelog.server.zookeeper_process import (
+    DEFAULT_PORT,
+    ZooKeeperFailed,
+    ZooKeeperPortRefused,
+    ZooKeeperProcess,
+)
 
 HOST = "127.0.0.1"
 READY_SECONDS = 60.0
@@ -33,13 +38,14 @@ class ClusterFailed(Exception):
 class LocalClusterOptions:
     """`port` is the port of the first broker, 0 for ports that the system chooses.
 
+    Without `zookeeper_port` ZooKeeper has 2181, or with `port` 0 a port that the system chooses.
     `security` has the keys, users and settings of a cluster with TLS; None for a cluster without.
     """
 
     brokers: int
     data: Path
     port: int = 9092
-    zookeeper_port: int = 2181
+    zookeeper_port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     log_level: str | None = None
     security: SecurityFolder | None = None
@@ -153,7 +159,7 @@ class LocalCluster:
 
     def __init__(self, options: LocalClusterOptions) -> None:
         self._options = options
-        port = options.zookeeper_port if options.port else _free_port()
+        port = options.zookeeper_port or (DEFAULT_PORT if options.port else _free_port())
         self.zookeeper = ZooKeeperProcess(options.data / "zookeeper", port, HOST)
         self.brokers: list[BrokerProcess] = []
         self._named: set[int] = set()
@@ -167,13 +173,18 @@ class LocalCluster:
         try:
             self.zookeeper.start()
             self.zookeeper.wait_ready()
-        except ZooKeeperFailed as error:
+        except ZooKeeperPortRefused as error:
+            raise ClusterFailed(f"ZooKeeper {error}; choose another port with --zookeeper-port") from None
+        except (ZooKeeperFailed, OSError) as error:
             raise ClusterFailed(str(error)) from None
         self._store_users()
         for broker_id in range(1, self._options.brokers + 1):
             broker = self._broker(broker_id)
             self.brokers.append(broker)
-            broker.start()
+            try:
+                broker.start()
+            except OSError as error:
+                raise ClusterFailed(f"broker {broker_id} cannot be started: {error}") from None
         waiting = list(self.brokers)
         deadline = time.monotonic() + READY_SECONDS
         while waiting:

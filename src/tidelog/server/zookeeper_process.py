@@ -43,6 +43,10 @@ class ZooKeeperFailed(Exception):
     """ZooKeeper cannot run; the message says in one line why, and what to do."""
 
 
+class ZooKeeperPortRefused(ZooKeeperFailed):
+    """ZooKeeper cannot listen on its address; another port may do."""
+
+
 class ZooKeeperProcess:
     """A standalone ZooKeeper: `start`, `wait_ready`, `stop`. As a context manager it does all three.
 
@@ -167,9 +171,7 @@ class ZooKeeperProcess:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
         except OSError as error:
-            raise ZooKeeperFailed(
-                f"cannot listen on {self.address}: {error.strerror}; choose another port with --port"
-            ) from None
+            raise ZooKeeperPortRefused(f"cannot listen on {self.address}: {error.strerror}") from None
 
     def _write_config(self) -> Path:
         settings = {
