@@ -264,7 +264,7 @@ class World:
         now_ms = self.scheduler.clock.ms()
         try:
             batch = partition.check_now(data, now_ms, True)
-            result = partition.append_now(batch, now_ms)
+            result = partition.append_quickly(batch) or partition.append_now(batch, now_ms)
         except NotCached:
             self.replicas.append_checked(partition, batch, acks=acks, timeout_ms=1000, done=produced)
             return

@@ -238,3 +238,9 @@ def test_records_other_than_declared_are_refused(twin: SimpleNamespace) -> None:
         read_records(with_header(batch, attributes=5))
     with pytest.raises(CorruptMessage):
         read_header(b"x" * 60)
+
+
+@pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 130, 8_190, 70_000])
+def test_a_batch_with_one_record_is_built_in_one_go(twin: SimpleNamespace, size: int) -> None:
+    for key, value in ((b"k" * size, b"value"), (b"key", b"v" * size), (b"key", None)):
+        assert twin.one_record_batch(key, value, NOW) == build_batch([Record(0, NOW, key, value)])

@@ -47,6 +47,21 @@ def test_the_next_sequence_of_the_same_epoch_is_awaited(twin: SimpleNamespace) -
     assert entry.awaits(batch(0, 3, transactional=True))
 
 
+def test_the_first_batch_of_a_transaction_has_the_next_sequence(twin: SimpleNamespace) -> None:
+    entry = twin.ProducerEntry(7, 3)
+    first = batch(0, 3, transactional=True)
+    assert entry.awaits_first(first)  # a marker has begun the epoch
+    assert not entry.awaits_first(batch(1, 3, transactional=True))
+    assert not entry.awaits_first(batch(0, 4, transactional=True))
+    assert not entry.awaits_first(batch(0, 3))
+    entry.append(first, 0)
+    entry.transaction_start = 0
+    assert not entry.awaits_first(batch(1, 3, transactional=True))
+    entry.end_transaction(3, 0, NOW)
+    assert entry.awaits_first(batch(1, 3, transactional=True))
+    assert not entry.awaits_first(first)
+
+
 def test_the_last_five_batches_of_an_epoch_are_known(twin: SimpleNamespace) -> None:
     entry = twin.ProducerEntry(7, 0)
     for sequence in range(0, 14, 2):

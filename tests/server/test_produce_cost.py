@@ -62,15 +62,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def services(world: World, authorizer: AclAuthorizer | None = None) -> Services:
-    def guard_now(_: str, producer_id: int, epoch: int, sequence: int, *__: object) -> object:
-        log = world.replicas.partition("t", 0).leader_log()
-        return log.producers.start_verification(producer_id, epoch, sequence, True, 0)
-
     made = SimpleNamespace(
         replicas=world.replicas,
         clock=world.scheduler.clock,
         quotas=QuotaManagers(world.scheduler.clock),
-        verification=SimpleNamespace(guard_now=guard_now),
+        verification=SimpleNamespace(is_verified_now=lambda *_: True),
         authorizer=authorizer,
         audit=AuditLog(),
     )

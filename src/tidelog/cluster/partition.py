@@ -27,6 +27,7 @@ from tidelog.storage.config import LONG_MAX
 from tidelog.storage.log import Log
 from tidelog.storage.log_appender import TurnOutcome
 from tidelog.storage.log_listener import LogListener
+from tidelog.storage.marker import Marker
 from tidelog.storage.producer_state_manager import Verification
 from tidelog.storage.refused_batches import Sequences
 
@@ -326,11 +327,44 @@ class Partition(LogListener):
         """
         return not self.appends.turn and self.flushes.running is None and self.can_append_now(1)
 
+    def commits_now(self) -> bool:
+        """Whether a small batch that this broker made is written and committed in this turn of the loop."""
+        return len(self.replicas) == 1 and not self.flushes.next and self.can_append_own_now()
+
+    def commit_own_now(self, batch: bytearray, timestamp: int) -> bool:
+        """Append and commit a batch with one record, if `commits_now`; False if nothing was appended.
+
+        `append_one_own_now` then looks closer.
+        """
+        log = self.log
+        assert log is not None
+        if log.quick_appender.append_own(batch, timestamp, self.leader_epoch) < 0:
+            return False
+        self.advance_high_watermark()
+        return True
+
+    def append_marker_now(self, marker: Marker, batch: bytearray, timestamp: int) -> bool:
+        """Append a marker, if `commits_now`; False if nothing was appended: `append_own_now` looks closer.
+
+        The caller advances the high watermark.
+        """
+        log = self.log
+        assert log is not None
+        return log.quick_appender.append_marker(marker, batch, timestamp, self.leader_epoch) >= 0
+
     def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
         """Check a client's batch on the loop. KafkaError if it is invalid, or too large for the loop."""
         assert self.rules is not None
         rules = self.rules.on_loop if allow_zstd else self.rules.on_loop_without_zstd
         return check_produced(data, rules, now_ms)
+
+    def append_quickly(self, batch: CheckedBatch, *, is_verified: bool = False) -> AppendResult | None:
+        """`append_now` for the usual batch; None if nothing was appended: `append_now` looks closer.
+
+        A batch that `is_verified` in this turn may begin a transaction.
+        """
+        assert self.log is not None
+        return self.log.quick_appender.append(batch, self.leader_epoch, is_verified=is_verified)
 
     def append_now(self, batch: CheckedBatch, now_ms: int, guard: Verification | None = None) -> AppendResult:
         """Append a small batch in this turn of the loop, if `can_append_now`.

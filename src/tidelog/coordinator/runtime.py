@@ -43,6 +43,7 @@ from tidelog.records.batch import (
     build_batch,
     build_end_transaction_marker,
 )
+from tidelog.records.loops import one_record_batch
 from tidelog.records.partitioning import partition_for_id
 from tidelog.storage.append import AppendResult
 
@@ -198,8 +199,24 @@ class CoordinatorRuntime(Generic[S]):
             and hosted.is_loaded
             and not hosted.unreplayed
             and not hosted.waiting
-            and len(hosted.partition.replicas) == 1
+            and hosted.partition.commits_now()
         )
+
+    def append_now(self, partition: int, key: bytes, value: bytes) -> bool:
+        """Append and commit one record, if `commits_now`; the caller applies it to the shard.
+
+        False if nothing was appended: `append` then waits, or returns the error.
+        """
+        now_ms = self._scheduler.clock.ms()
+        try:
+            return self._hosted[partition].partition.commit_own_now(
+                one_record_batch(key, value, now_ms), now_ms
+            )
+        except KafkaError:
+            return False
+        except Exception:
+            log.exception("%s-%d: a record could not be appended", self.topic, partition)
+            return False
 
     def append(
         self,

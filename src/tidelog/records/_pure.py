@@ -310,6 +310,16 @@ def encode_records(
     return bytes(out), count, last_delta, greatest
 
 
+def one_record_batch(key: bytes, value: bytes | None, timestamp: int) -> bytearray:
+    """A signed batch with one record, without a producer: the offset is 0, there is no leader epoch."""
+    payload = encode_records([(0, timestamp, key, value, ())], 0, timestamp)[0]
+    out = bytearray(HEADER_SIZE) + payload
+    size = len(out) - LENGTH_OVERHEAD
+    HEADER.pack_into(out, 0, 0, size, -1, 2, 0, 0, 0, timestamp, timestamp, -1, -1, -1, 1)
+    struct.pack_into(">I", out, CRC_START - 4, crc(out, CRC_START, len(out)))
+    return out
+
+
 def _put_bytes(out: bytearray, data: bytes | None) -> None:
     if data is None:
         out.append(1)

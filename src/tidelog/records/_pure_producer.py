@@ -12,6 +12,7 @@ NO_SEQUENCE = -1
 REMEMBERED_BATCHES = 5  # a producer may have five requests in flight, so a retry is never older than that
 LAST_SEQUENCE = (1 << 31) - 1  # 0 follows it
 TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
 
 
 class BatchMetadata(NamedTuple):
@@ -88,6 +89,15 @@ class ProducerEntry:
             and self.epoch == batch.producer_epoch
             and (self.last_sequence + 1) & LAST_SEQUENCE == batch.base_sequence
             and (self.transaction_start is not None) is (batch.attributes & TRANSACTIONAL_FLAG != 0)
+        )
+
+    def awaits_first(self, batch: CheckedBatch) -> bool:
+        """Whether a batch has the next sequence in the same epoch, and begins a transaction."""
+        return (
+            self.epoch == batch.producer_epoch
+            and (self.last_sequence + 1) & LAST_SEQUENCE == batch.base_sequence
+            and self.transaction_start is None
+            and batch.attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
         )
 
     def append(self, batch: CheckedBatch, last_offset: int) -> bytes:

@@ -104,6 +104,16 @@ cdef class ProducerEntry:
             and (f.transaction_start >= 0) == ((field(batch, 2) & 0x10) != 0)
         )
 
+    def awaits_first(self, batch):
+        cdef ProducerFields *f = &self.fields
+        cdef int64_t last_sequence = f.batches[f.newest].last_sequence if f.count else -1
+        return (
+            f.epoch == field(batch, 6)
+            and ((last_sequence + 1) & LAST_SEQUENCE) == field(batch, 7)
+            and f.transaction_start < 0
+            and (field(batch, 2) & 0x30) == 0x10
+        )
+
     def append(self, batch, int64_t last_offset):
         cdef bytes before = self.state()
         cdef int64_t sequence = field(batch, 7), delta = field(batch, 3)

@@ -204,3 +204,44 @@ def encode_records(records, int64_t base_offset, int64_t base_timestamp):
         if timestamp > greatest:
             greatest = timestamp
     return PyBytes_FromStringAndSize(<char *>out.data, out.size), count, last_delta, greatest
+
+
+def one_record_batch(bytes key not None, bytes value, int64_t timestamp):
+    cdef uint8_t lengths[30]
+    cdef uint8_t *p
+    cdef Py_ssize_t key_size = PyBytes_GET_SIZE(key), value_size = -1 if value is None else PyBytes_GET_SIZE(value)
+    cdef Py_ssize_t key_length = tl_put_varint(lengths, key_size) - lengths
+    cdef Py_ssize_t value_length = tl_put_varint(lengths + 10, value_size) - (lengths + 10)
+    cdef Py_ssize_t record = 4 + key_length + key_size + value_length + max(value_size, 0)
+    cdef Py_ssize_t record_length = tl_put_varint(lengths + 20, record) - (lengths + 20)
+    cdef Py_ssize_t size = HEADER_SIZE + record_length + record
+    cdef bytearray out
+    if size > 0x7FFFFFFF:
+        raise OverflowError(f"a batch of {size} bytes is too large")
+    out = PyByteArray_FromStringAndSize(NULL, size)
+    p = <uint8_t *>PyByteArray_AS_STRING(out)
+    memset(p, 0, HEADER_SIZE)
+    tl_put32(p + 8, <uint32_t>(size - LENGTH_OVERHEAD))
+    tl_put32(p + 12, 0xFFFFFFFF)  # no leader epoch
+    p[16] = 2
+    tl_put64(p + 27, <uint64_t>timestamp)
+    tl_put64(p + 35, <uint64_t>timestamp)
+    memset(p + 43, 0xFF, 14)  # no producer
+    tl_put32(p + 57, 1)
+    p += HEADER_SIZE
+    memcpy(p, lengths + 20, record_length)
+    p += record_length
+    memset(p, 0, 3)  # attributes, deltas of timestamp and offset
+    memcpy(p + 3, lengths, key_length)
+    p += 3 + key_length
+    memcpy(p, PyBytes_AS_STRING(key), key_size)
+    p += key_size
+    memcpy(p, lengths + 10, value_length)
+    p += value_length
+    if value_size > 0:
+        memcpy(p, PyBytes_AS_STRING(value), value_size)
+        p += value_size
+    p[0] = 0  # no headers
+    p = <uint8_t *>PyByteArray_AS_STRING(out)
+    tl_put32(p + 17, crc_of(out, p, CRC_START, size))
+    return out

@@ -211,7 +211,9 @@ class FollowerAppender:
             return
         marker = read_marker(data, 0, header)
         if marker is not None:
-            aborted = self._producers.end_transaction(header, marker, header.last_offset)
+            aborted = self._producers.end_transaction(
+                header.producer_id, header.producer_epoch, marker, header.last_offset, header.max_timestamp
+            )
             if aborted is not None:
                 segment.add_aborted(aborted)
 

@@ -28,6 +28,7 @@ from tidelog.storage.log_read import ReadResult, aborted_transactions, read_batc
 from tidelog.storage.log_segment import CleanedFiles, LogSegment
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
 from tidelog.storage.producer_state_manager import ProducerStateManager
+from tidelog.storage.quick_appender import QuickAppender
 from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.recovery import LoadedLog, load_log
 from tidelog.storage.retention_policy import count_deletable
@@ -48,6 +49,7 @@ class Log:
         "leader_epochs",
         "partition",
         "producers",
+        "quick_appender",
         "segments",
         "snapshots",
         "topic",
@@ -88,6 +90,7 @@ class Log:
             loaded.epochs,
             self._listeners,
         )
+        self.quick_appender = QuickAppender(self._local, self.appender, loaded.producers)
         self.follower_appender = FollowerAppender(
             f"{topic}-{partition}",
             self._local,
@@ -138,6 +141,7 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         self._local.config = config
         self.appender.update_config(config)
+        self.quick_appender.update_config()
         self.producers.set_expiration(config.producer_id_expiration_ms)
 
     def set_topic_id(self, topic_id: bytes, *, durably: bool = True) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tidelog.errors import KafkaError, KafkaStorageError, RecordListTooLarge
-from tidelog.records.batch import CONTROL_FLAG, patch_header
+from tidelog.records.batch import CONTROL_FLAG, Buffer, WritableBuffer, patch_header
 from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
 from tidelog.records.loops import lay_out
 from tidelog.storage.append import (
@@ -147,11 +147,7 @@ class LogAppender:
         last_offset = base_offset + last_offset_delta
         segment = self._segments.active
         try:
-            if (
-                segment.write_position + size > self._segment_bytes
-                or max_timestamp > segment.roll_timestamp
-                or last_offset > segment.max_offset
-            ):
+            if not self._has_room(segment, size, max_timestamp, last_offset):
                 segment = self._segment_for(size, max_timestamp, base_offset, last_offset, now_ms)
             pending = PendingAppend(batch, base_offset, last_offset, leader_epoch, segment, marker)
         except OSError as error:  # its file was closed to spare a descriptor, and now there is none
@@ -197,7 +193,8 @@ class LogAppender:
             )
         outstanding.popleft()
         segment, position, last_offset = pending.segment, pending.position, pending.last_offset
-        _, size, _, _, max_timestamp, _, _, _ = pending.batch
+        batch = pending.batch
+        size, max_timestamp = batch.size, batch.max_timestamp
         index_due = segment.bytes_since_index > self._index_interval
         self._grow(
             segment,
@@ -215,15 +212,21 @@ class LogAppender:
             segment.roll_timestamp = CHECK_NEXT
         if pending.leader_epoch > self._epochs.latest:
             self._epochs.assign(pending.leader_epoch, base_offset)
-        self._local.log_end_offset = next_offset = last_offset + 1
+        self._local.log_end_offset = last_offset + 1
         if pending.marker is not None:
-            aborted = self._producers.end_transaction(pending.batch, pending.marker, last_offset)
+            aborted = self._producers.end_transaction(
+                batch.producer_id, batch.producer_epoch, pending.marker, last_offset, max_timestamp
+            )
             if aborted is not None:
                 segment.add_aborted(aborted)
         if segment is not self._segments.active and segment.size == segment.write_position:
             following = self._segments.base_after(segment)
             assert following is not None
             self._completed(segment, following)
+        return self.result_of(base_offset, last_offset, max_timestamp)
+
+    def result_of(self, base_offset: int, last_offset: int, max_timestamp: int) -> AppendResult:
+        """The result of a batch that is part of the log now."""
         return tuple.__new__(  # two thirds of the time that the constructor takes
             AppendResult,
             (
@@ -231,7 +234,7 @@ class LogAppender:
                 last_offset,
                 max_timestamp if self._log_append_time else NO_TIMESTAMP,
                 self._local.log_start_offset,
-                next_offset - self._flusher.recovery_point >= self._flush_messages,
+                last_offset + 1 - self._flusher.recovery_point >= self._flush_messages,
             ),
         )
 
@@ -320,6 +323,59 @@ class LogAppender:
         except OSError:
             logger.warning("%s has bytes behind its end that could not be cut off", file.path)
 
+    # -- one batch in one step
+
+    def put(
+        self, data: WritableBuffer, size: int, last_offset_delta: int, max_timestamp: int, leader_epoch: int
+    ) -> int:
+        """Give a batch its offsets, write it, and let the log end behind it: the three steps in one.
+
+        Returns the base offset; -1 if it may begin a segment, or an append is under way: nothing has changed
+        then. The caller has checked the batch, and tells its producer.
+        """
+        segment, base_offset = self._segments.active, self.next_offset
+        position, last_offset = segment.write_position, base_offset + last_offset_delta
+        if (
+            self._outstanding
+            or position == 0
+            or not self._has_room(segment, size, max_timestamp, last_offset)
+        ):
+            return -1
+        patch_header(data, 0, base_offset, leader_epoch)
+        try:
+            self._write_at(segment, position, data)
+        except OSError as error:
+            raise self._not_written(segment, error) from error
+        segment.write_position = end = position + size
+        self.next_offset = last_offset + 1
+        self._grow(
+            segment,
+            end,
+            size,
+            base_offset,
+            last_offset,
+            position,
+            max_timestamp,
+            last_offset,
+            segment.bytes_since_index > self._index_interval,
+        )
+        if leader_epoch > self._epochs.latest:
+            self._epochs.assign(leader_epoch, base_offset)
+        self._local.log_end_offset = last_offset + 1
+        return base_offset
+
+    def _write_at(self, segment: LogSegment, position: int, data: Buffer) -> None:
+        """Write at the end of a segment. If the disk refuses, the segment ends where it did."""
+        file = segment.file
+        try:
+            file.pwrite(data, position)
+        except OSError:
+            self._cut_back(segment, file, position)
+            raise
+
+    def _not_written(self, segment: LogSegment, error: OSError) -> KafkaStorageError:
+        return self._listeners.storage_error(f"{segment.path(LOG)} cannot be written", error)
+
     # -- several batches
 
     def append_together(
@@ -396,16 +452,11 @@ class LogAppender:
         if not offsets:
             return (), 0
         try:
-            file = segment.file
-            try:
-                file.pwrite(memoryview(data)[at : at + size], position)
-            except OSError:
-                self._cut_back(segment, file, position)
-                raise
+            self._write_at(segment, position, memoryview(data)[at : at + size])
         except OSError as error:
             for producer_id, before in reversed(undo):
                 producers.restore(producer_id, before)
-            raise self._listeners.storage_error(f"{segment.path(LOG)} cannot be written", error) from error
+            raise self._not_written(segment, error) from error
         segment.write_position = end = position + size
         self.next_offset = next_offset
         self._grow(
@@ -465,6 +516,14 @@ class LogAppender:
         outstanding.popleft()
 
     # -- segments
+
+    def _has_room(self, segment: LogSegment, size: int, max_timestamp: int, last_offset: int) -> bool:
+        """Whether a batch goes into the active segment for certain; if not, `segment_for` looks closer."""
+        return (
+            segment.write_position + size <= self._segment_bytes
+            and max_timestamp <= segment.roll_timestamp
+            and last_offset <= segment.max_offset
+        )
 
     def _segment_for(
         self, size: int, max_timestamp: int, base_offset: int, last_offset: int, now_ms: int

@@ -22,7 +22,6 @@ from tidelog.errors import (
 from tidelog.records.batch import (
     CONTROL_FLAG,
     TRANSACTIONAL_FLAG,
-    BatchHeader,
     EndTransactionMarker,
     read_header,
     read_marker,
@@ -36,6 +35,7 @@ from tidelog.records.loops import (
     ProducerEntry,
     crc,
 )
+from tidelog.storage.marker import Marker
 from tidelog.storage.refused_batches import HALF, RefusedBatches, Sequences
 from tidelog.storage.transaction_index import AbortedTransaction
 
@@ -319,11 +319,16 @@ class ProducerStateManager:
             before = entry.append(batch, last_offset)
         if batch.attributes & TRANSACTIONAL_FLAG:
             if entry.transaction_start is None:
-                entry.transaction_start = self.ongoing[producer_id] = first_offset
-                self._transactions_changed()
+                self.begin_transaction(entry, first_offset)
             if self.verifications:
                 self.end_verification(producer_id)
         return before
+
+    def begin_transaction(self, entry: ProducerEntry, first_offset: int) -> None:
+        """A producer has begun a transaction with the batch at this offset."""
+        entry.transaction_start = self.ongoing[entry.producer_id] = first_offset
+        if first_offset < self.first_unstable:
+            self.first_unstable = first_offset
 
     def check_marker(
         self,
@@ -351,27 +356,27 @@ class ProducerStateManager:
             )
 
     def end_transaction(
-        self, batch: CheckedBatch | BatchHeader, marker: EndTransactionMarker, offset: int
+        self,
+        producer_id: int,
+        epoch: int,
+        marker: EndTransactionMarker | Marker,
+        offset: int,
+        timestamp: int,
     ) -> AbortedTransaction | None:
         """A marker was written. Gives the transaction that it aborted, for the marker's segment."""
         if self.verifications:
-            self.end_verification(batch.producer_id, batch.producer_epoch)
+            self.end_verification(producer_id, epoch)
         completed = self.append_marker(
-            batch.producer_id,
-            batch.producer_epoch,
-            marker.coordinator_epoch,
-            not marker.commit,
-            offset,
-            batch.max_timestamp,
+            producer_id, epoch, marker.coordinator_epoch, not marker.commit, offset, timestamp
         )
         if completed is None:
             return None
-        stable = self.stable_offset_after(completed)
+        stable = self.stable_offset_after(completed) if completed.aborted else 0
         self.complete(completed)
         if not completed.aborted:
             return None
         _, first_offset, last_offset, _ = completed
-        return AbortedTransaction(batch.producer_id, first_offset, last_offset, stable)
+        return AbortedTransaction(producer_id, first_offset, last_offset, stable)
 
     def append_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, aborted: bool, offset: int, timestamp: int

@@ -153,7 +153,9 @@ def replay(
     marker = read_marker(buf, at, header)
     if marker is None:
         return None
-    return producers.end_transaction(header, marker, header.base_offset)
+    return producers.end_transaction(
+        header.producer_id, header.producer_epoch, marker, header.base_offset, header.max_timestamp
+    )
 
 
 # -- one segment

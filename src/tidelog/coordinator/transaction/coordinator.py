@@ -140,7 +140,7 @@ class TransactionCoordinator:
     def _resume(self, shard: TransactionShard) -> None:
         for transaction in list(shard.transactions.values()):
             if transaction.metadata.state in PREPARED and transaction.pending is None:
-                self._complete(shard, transaction, is_committed=False)
+                self.complete(shard, transaction, is_committed=False)
 
     # -- finding -----------------------------------------------------------------------------------
 
@@ -337,8 +337,8 @@ class TransactionCoordinator:
         """
         try:
             shard = self.runtime.settled(self.partition_for(transactional_id))
-            return shard is not None and not self._committed(shard, transactional_id).verify_partitions(
-                producer_id, epoch, frozenset((partition,))
+            return shard is not None and self._committed(shard, transactional_id).has_partition(
+                producer_id, epoch, partition
             )
         except KafkaError:
             return False
@@ -410,10 +410,7 @@ class TransactionCoordinator:
                     shard.partition, lambda error: done(latest) if error is None else failed(error)
                 )
                 return
-            after = transition.metadata
-            following = ProducerIdAndEpoch(after.producer_id, after.producer_epoch)
-            if after.next_producer_id != NO_PRODUCER_ID:
-                following = ProducerIdAndEpoch(after.next_producer_id, after.next_producer_epoch)
+            following = transition.metadata.following
             self._prepare(shard, transaction, transition, lambda: done(following), failed)
 
         self._run(transactional_id, decide, failed)
@@ -428,17 +425,17 @@ class TransactionCoordinator:
     ) -> None:
         def written() -> None:
             done()
-            self._complete(shard, transaction)
+            self.complete(shard, transaction)
 
         def not_written(error: KafkaError) -> None:
             failed(error)
             if transaction.metadata.state in PREPARED:
                 # The record is in the log: the transaction ends so when the replicas have it.
-                self._complete(shard, transaction, is_committed=False)
+                self.complete(shard, transaction, is_committed=False)
 
         self._write(shard, transaction, transition, written, not_written)
 
-    def _complete(
+    def complete(
         self, shard: TransactionShard, transaction: Transaction, *, is_committed: bool = True
     ) -> None:
         if shard.is_unloaded:
@@ -460,7 +457,11 @@ class TransactionCoordinator:
         done: Callable[[], None],
         failed: Failed,
     ) -> None:
-        transaction.pending = transition.metadata.state
+        if self.write_now(shard, transaction, transition):
+            done()
+            return
+        transactional_id, metadata = transaction.transactional_id, transition.metadata
+        transaction.pending = metadata.state
 
         def written(error: KafkaError | None) -> None:
             transaction.pending = None
@@ -470,12 +471,23 @@ class TransactionCoordinator:
             transaction.last_producer_epoch = transition.last_producer_epoch
             done()
 
-        transactional_id, metadata = transaction.transactional_id, transition.metadata
         value = encode_value(metadata, self.settings.value_version)
         record = NewRecord(encode_key(transactional_id), value)
         self.runtime.append(
             shard.partition, [record], written, lambda hosted: hosted.take(transactional_id, metadata)
         )
+
+    def write_now(self, shard: TransactionShard, transaction: Transaction, transition: Transition) -> bool:
+        """Write a step that is committed in this turn of the loop; False if nothing was written."""
+        if not self.runtime.commits_now(shard.partition):
+            return False
+        transactional_id, metadata = transaction.transactional_id, transition.metadata
+        value = encode_value(metadata, self.settings.value_version)
+        if not self.runtime.append_now(shard.partition, encode_key(transactional_id), value):
+            return False
+        shard.take(transactional_id, metadata)
+        transaction.last_producer_epoch = transition.last_producer_epoch
+        return True
 
     def write_completion(
         self, shard: TransactionShard, transaction: Transaction, done: Callable[[], None], failed: Failed

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from tidelog.clock import Scheduler
+from tidelog.cluster.marker_append import append_markers
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.errors import (
@@ -21,18 +22,11 @@ from tidelog.errors import (
 )
 from tidelog.partitions import PartitionKey
 from tidelog.records.batch import build_end_transaction_marker
+from tidelog.storage.marker import Marker as Marker
 
 MarkerDone = Callable[[PartitionKey, KafkaError | None], None]
 
 GROUP_TOPIC = "__consumer_offsets"
-
-
-class Marker(NamedTuple):
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    commit: bool
-    transaction_version: int = 0
 
 
 class MarkerChannel(Protocol):
@@ -123,19 +117,19 @@ class LocalMarkers:
         timeout_ms = self._timeout_ms()
         encoded: dict[Marker, bytes] = {}
         for partition, entries in waiting.items():
+            markers: list[tuple[Marker, bytes]] = []
             for marker, _, _ in entries:
-                if marker not in encoded:
-                    encoded[marker] = _encode(marker, now_ms)
-            # A copy for each partition: the append writes its offset into the header.
-            batches = [memoryview(bytearray(encoded[entry.marker])) for entry in entries]
+                batch = encoded.get(marker)
+                if batch is None:
+                    batch = encoded[marker] = _encode(marker, now_ms)
+                markers.append((marker, batch))
 
             def written(slot: int, error: KafkaError | None, entries: list[_Waiting] = entries) -> None:
-                entry = entries[slot]
-                entry.done(entry.key, error)
+                _, key, done = entries[slot]
+                done(key, error)
 
-            versions = [entry.marker.transaction_version for entry in entries]
-            self._replicas.append_own_together(
-                partition, batches, versions, timeout_ms=timeout_ms, done=written
+            append_markers(
+                self._replicas, partition, markers, timestamp=now_ms, timeout_ms=timeout_ms, done=written
             )
 
 

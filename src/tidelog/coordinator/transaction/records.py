@@ -21,6 +21,9 @@ _INT16 = struct.Struct(">h")
 _INT64 = struct.Struct(">q")
 # A value: version, producer id, epoch, timeout and state before the partitions, two timestamps after.
 _BEFORE, _TIMES = struct.Struct(">hqhib"), struct.Struct(">qq")
+# Two timestamps and the tagged fields: their number, then tag, size and value of each. Tag 0 is the previous
+# producer id, tag 2 the client's transaction version.
+_CLASSIC_END, _END = struct.Struct(">qqBBBq"), struct.Struct(">qqBBBqBBh")
 _NULL = b"\0"
 
 
@@ -37,13 +40,25 @@ def decode_key(key: bytes) -> str | None:
 
 
 def encode_value(metadata: Metadata, version: int = VALUE_VERSION) -> bytes:
-    """Encode a TransactionLogValue without the generated codec: each transaction writes three."""
+    """Encode a TransactionLogValue without the generated codec: each transaction writes three.
+
+    Nearly all have a previous producer id and no next one.
+    """
     if version == 0:
         return _encode_without_tags(metadata)
     (
         producer_id, epoch, timeout_ms, state, partitions, start_ms, last_update_ms,
         previous_id, next_id, next_epoch, client_version,
     ) = metadata  # fmt: skip
+    head = _BEFORE.pack(VALUE_VERSION, producer_id, epoch, timeout_ms, state)
+    if state is not State.EMPTY:
+        head += _by_topic(partitions)
+    else:
+        head += _NULL
+    if next_id == NO_PRODUCER_ID and next_epoch == NO_EPOCH and previous_id != NO_PRODUCER_ID:
+        if client_version == CLASSIC:
+            return head + _CLASSIC_END.pack(last_update_ms, start_ms, 1, 0, 8, previous_id)
+        return head + _END.pack(last_update_ms, start_ms, 2, 0, 8, previous_id, 2, 2, client_version)
     tags = {}
     if previous_id != NO_PRODUCER_ID:
         tags[0] = _INT64.pack(previous_id)
@@ -53,14 +68,7 @@ def encode_value(metadata: Metadata, version: int = VALUE_VERSION) -> bytes:
         tags[2] = _INT16.pack(client_version)
     if next_epoch != NO_EPOCH:
         tags[3] = _INT16.pack(next_epoch)
-    return b"".join(
-        (
-            _BEFORE.pack(VALUE_VERSION, producer_id, epoch, timeout_ms, state),
-            _NULL if state is State.EMPTY else _by_topic(partitions),
-            _TIMES.pack(last_update_ms, start_ms),
-            write_tags(tags),
-        )
-    )
+    return head + _TIMES.pack(last_update_ms, start_ms) + write_tags(tags)
 
 
 def _encode_without_tags(metadata: Metadata) -> bytes:

@@ -109,6 +109,19 @@ class Metadata(NamedTuple):
             return ProducerIdAndEpoch(self.next_producer_id, self.next_producer_epoch)
         return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
 
+    def is_latest(self, producer_id: int, epoch: int) -> bool:
+        """Whether the current producer has this id and epoch."""
+        if self.state is State.ONGOING and self.next_producer_epoch != NO_EPOCH:
+            return epoch == self.next_producer_epoch and producer_id == self.next_producer_id
+        return epoch == self.producer_epoch and producer_id == self.producer_id
+
+    @property
+    def following(self) -> ProducerIdAndEpoch:
+        """The producer id and epoch of the next transaction, in a prepared state."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdAndEpoch(self.next_producer_id, self.next_producer_epoch)
+        return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+
     @property
     def is_kept(self) -> bool:
         """Whether a newer producer may only commit or abort the ongoing, prepared transaction."""
@@ -246,12 +259,17 @@ class Transaction:
         if known.state is State.ONGOING and partitions <= known.partitions:
             return None
         return self._transition(
-            known._replace(
+            Metadata(
+                producer_id=known.producer_id,
+                producer_epoch=known.producer_epoch,
+                timeout_ms=known.timeout_ms,
                 state=State.ONGOING,
-                partitions=known.partitions | partitions,
+                partitions=known.partitions | partitions if known.partitions else partitions,
                 start_ms=known.start_ms if known.state is State.ONGOING else now_ms,
                 last_update_ms=now_ms,
                 previous_producer_id=known.producer_id,
+                next_producer_id=known.next_producer_id,
+                next_producer_epoch=known.next_producer_epoch,
                 client_version=client_version,
             ),
             self.last_producer_epoch,
@@ -271,12 +289,22 @@ class Transaction:
             for partition in partitions - self.metadata.partitions
         }
 
+    def has_partition(self, producer_id: int, epoch: int, partition: PartitionKey) -> bool:
+        """Whether a partition is part of the transaction of this producer; without the reason if not."""
+        known = self.metadata
+        return (
+            partition in known.partitions
+            and known.state not in PREPARED
+            and known.is_latest(producer_id, epoch)
+        )
+
     def _check_producer(self, producer_id: int, epoch: int) -> None:
-        latest = self.metadata.latest
-        if producer_id != latest.producer_id and producer_id != self.metadata.producer_id:
+        known = self.metadata
+        if known.is_latest(producer_id, epoch):
+            return
+        if producer_id not in (known.latest.producer_id, known.producer_id):
             raise self._wrong_id(producer_id)
-        if (producer_id, epoch) != latest:
-            raise self._fenced(epoch)
+        raise self._fenced(epoch)
 
     # -- EndTxn ------------------------------------------------------------------------------------
 
@@ -293,14 +321,9 @@ class Transaction:
         """The prepared state for a commit or abort; None if the transaction has ended so already."""
         if client_version >= EPOCH_BUMP:
             return self._end_and_bump(producer_id, epoch, commit, now_ms, new_producer_id)
-        known = self.metadata
-        latest = known.latest
-        if producer_id not in (latest.producer_id, known.producer_id):
-            raise self._wrong_id(producer_id)
-        if (producer_id, epoch) != latest:
-            raise self._fenced(epoch)
+        self._check_producer(producer_id, epoch)
         self._check_settled()
-        if known.state is State.ONGOING:
+        if self.metadata.state is State.ONGOING:
             return self._prepare(commit, CLASSIC, now_ms)
         self._check_repeated_end(commit)
         return None
@@ -381,9 +404,12 @@ class Transaction:
             if bump:
                 epoch += 1
         return self._transition(
-            known._replace(
+            Metadata(
+                producer_id=known.producer_id,
                 producer_epoch=epoch,
+                timeout_ms=known.timeout_ms,
                 state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
+                partitions=known.partitions,
                 start_ms=known.start_ms if known.state is State.ONGOING else now_ms,
                 last_update_ms=now_ms,
                 previous_producer_id=known.producer_id,
@@ -404,15 +430,15 @@ class Transaction:
             producer_id = known.next_producer_id
             epoch = known.next_producer_epoch if known.next_producer_epoch != NO_EPOCH else 0
         return self._transition(
-            known._replace(
+            Metadata(
                 producer_id=producer_id,
                 producer_epoch=epoch,
+                timeout_ms=known.timeout_ms,
                 state=State.COMPLETE_COMMIT if known.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
-                partitions=frozenset(),
+                start_ms=known.start_ms,
                 last_update_ms=now_ms,
                 previous_producer_id=known.producer_id,
-                next_producer_id=NO_PRODUCER_ID,
-                next_producer_epoch=NO_EPOCH,
+                client_version=known.client_version,
             ),
             self.last_producer_epoch,
         )

@@ -102,31 +102,25 @@ class TransactionVerification:
 
         ask()
 
+    def is_verified_now(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: Partition
+    ) -> bool:
+        """Whether the transaction has a partition that an older client has added, as far as is known now.
+
+        If not, `check_produce` waits, or returns the error.
+        """
+        wanted = (partition.topic, partition.index)
+        return self._settings.partition_verification_enable and self._coordinator.is_part_now(
+            transactional_id, producer_id, epoch, wanted
+        )
+
     def guard_now(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        sequence: int,
-        partition: Partition,
-        version: int,
+        self, transactional_id: str, producer_id: int, epoch: int, sequence: int, partition: Partition
     ) -> Verification | None:
-        """The guard of one append, if it is available without waiting.
+        """The guard of one append whose partition the broker adds, if it is available without waiting.
 
         None if it is not, or if the batch is refused: `check_produce` then waits or returns the error.
         """
-        if version < PRODUCE_ADDS:
-            if not self._settings.partition_verification_enable:
-                return None
-            try:
-                producers = partition.leader_log().producers
-                now_ms = self._scheduler.clock.ms()
-                guard = producers.start_verification(producer_id, epoch, sequence, False, now_ms)
-            except KafkaError:
-                return None
-            wanted = (partition.topic, partition.index)
-            is_part = self._coordinator.is_part_now(transactional_id, producer_id, epoch, wanted)
-            return guard if is_part else None
         if not self._coordinator.writes_now(transactional_id):
             return None
         found: Guards = {}

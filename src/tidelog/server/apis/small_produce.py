@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.replica_manager import AppendOutcome, HostedTopic
+from tidelog.coordinator.transaction.verification import PRODUCE_ADDS
 from tidelog.errors import KafkaError, UnknownServerError
 from tidelog.network.request import FastRequest
 from tidelog.records.batch import TRANSACTIONAL_FLAG
@@ -70,7 +71,7 @@ class SmallProduces:
         if not self._taken:
             self._now_ms = self._ms()
         now_ms = self._now_ms
-        guard = None
+        guard, is_verified = None, False
         try:
             batch = partition.check_now(frame[start:end], now_ms, version >= 7)
         except KafkaError:
@@ -84,8 +85,13 @@ class SmallProduces:
                     return False
             assert partition.log is not None
             if partition.log.producers.begins_transaction(batch):
-                guard = self._guard(transactional_id, partition, batch, version)
-                if guard is None:
+                if version >= PRODUCE_ADDS:
+                    guard = self._guard(transactional_id, partition, batch)
+                else:
+                    is_verified = self._services.verification.is_verified_now(
+                        transactional_id, batch.producer_id, batch.producer_epoch, partition
+                    )
+                if guard is None and not is_verified:
                     return False
         timeout_ms = 0
         waits = acks == -1 and len(partition.replicas) > 1
@@ -98,7 +104,7 @@ class SmallProduces:
             return False
         produce = (taken, acks, topic, hosted, partition, batch, timeout_ms)
         is_joined = waits or self._taken or channel.has_other_requests
-        if guard is None and batch.size <= JOINED_BYTES and is_joined:
+        if is_joined and batch.size <= JOINED_BYTES and guard is None and not is_verified:
             partition.append_in_turn(batch)
             channel.defer_response()
             if not self._taken:
@@ -112,7 +118,11 @@ class SmallProduces:
                     quotas.return_small_produce(channel, size - body_start)
                 return False
         try:
-            result = partition.append_now(batch, now_ms, guard)
+            result = partition.append_quickly(batch, is_verified=is_verified)
+            if result is None:
+                if is_verified:
+                    guard = self._begin_verification(partition, batch, now_ms)
+                result = partition.append_now(batch, now_ms, guard)
         except NotCached:
             channel.defer_response()
             # A copy: the frame is only valid until this returns.
@@ -151,16 +161,18 @@ class SmallProduces:
         else:
             self._refuse(produce, error)
 
-    def _guard(
-        self, transactional_id: str, partition: Partition, batch: CheckedBatch, version: int
-    ) -> Verification | None:
+    def _guard(self, transactional_id: str, partition: Partition, batch: CheckedBatch) -> Verification | None:
         return self._services.verification.guard_now(
-            transactional_id,
-            batch.producer_id,
-            batch.producer_epoch,
-            batch.base_sequence,
-            partition,
-            version,
+            transactional_id, batch.producer_id, batch.producer_epoch, batch.base_sequence, partition
+        )
+
+    def _begin_verification(
+        self, partition: Partition, batch: CheckedBatch, now_ms: int
+    ) -> Verification | None:
+        """The guard of a batch that is verified."""
+        assert partition.log is not None
+        return partition.log.producers.start_verification(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, False, now_ms
         )
 
     def end_turn(self) -> None:
