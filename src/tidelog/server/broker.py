@@ -40,6 +40,7 @@ from tidelog.server.apis import served_apis
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.router import Router
 from tidelog.server.apis.small_produce import SmallProduces
+from tidelog.server.apis.small_transactions import SmallTransactions
 from tidelog.server.broker_quotas import follow_quotas, make_quotas
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
@@ -353,6 +354,7 @@ class Broker(LogManagerListener):
 
     def _bind(self, services: Services) -> SocketServer:
         assert self._router is not None
+        small_transactions = SmallTransactions(services)
         server = SocketServer(
             self._loop,
             self.config.endpoints,
@@ -361,7 +363,11 @@ class Broker(LogManagerListener):
             self.registry,
             versions=self._router.versions,
             formatter=self._router.describe,
-            fast_paths={ApiKey.PRODUCE: SmallProduces(services).take},
+            fast_paths={
+                ApiKey.PRODUCE: SmallProduces(services).take,
+                ApiKey.ADD_PARTITIONS_TO_TXN: small_transactions.add_partitions,
+                ApiKey.END_TXN: small_transactions.end,
+            },
             security=None if self._security is None else self._security.listeners,
         )
         try:

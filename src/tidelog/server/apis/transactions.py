@@ -163,9 +163,7 @@ def init_producer_id(services: Services, request: Request, body: InitProducerIdR
         request.waiting()
 
 
-def _denied_producer(
-    services: Services, request: Request, body: InitProducerIdRequest
-) -> KafkaError | None:
+def _denied_producer(services: Services, request: Request, body: InitProducerIdRequest) -> KafkaError | None:
     """The error of a producer that may not use its transactional id, or may write nowhere."""
     name = body.transactional_id
     if name is not None:
@@ -233,7 +231,11 @@ def _add(
     done: Callable[[_TransactionResult], None],
 ) -> None:
     def tell(error_of: Callable[[PartitionKey], KafkaError | None]) -> None:
-        done(_transaction_result(transaction, error_of, request.api_version))
+        done(
+            transaction_result(
+                transaction.transactional_id, transaction.topics, error_of, request.api_version
+            )
+        )
 
     topics = services.metadata.snapshot.topics
     partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
@@ -274,20 +276,22 @@ def _add(
     )
 
 
-def _transaction_result(
-    transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
+def transaction_result(
+    transactional_id: str,
+    wanted: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic],
     error_of: Callable[[PartitionKey], KafkaError | None],
     version: int,
 ) -> _TransactionResult:
+    """The result of each partition, in the order of the request."""
     topics = []
-    for topic in transaction.topics:
+    for topic in wanted:
         results = []
         for index in topic.partitions:
             error = error_of((topic.name, index))
             code = 0 if error is None else _code(error, version)
             results.append(_PartitionResult(partition_index=index, partition_error_code=code))
         topics.append(_TopicResult(name=topic.name, results_by_partition=results))
-    return _TransactionResult(transactional_id=transaction.transactional_id, topic_results=topics)
+    return _TransactionResult(transactional_id=transactional_id, topic_results=topics)
 
 
 def add_offsets_to_txn(services: Services, request: Request, body: AddOffsetsToTxnRequest) -> None:
