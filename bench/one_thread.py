@@ -5,7 +5,8 @@
         PYTHONPATH=OTHER/src python bench/one_thread.py            the same for another checkout
 
 Compares two versions on a busy machine, in turns: the CPU time of one thread depends little on other work. A
-figure includes the system calls of the client; `bare` is a server that only receives, writes and sends.
+figure includes the system calls of the client; `bare` is a server that only receives, writes and sends. In
+`replicated` three brokers run in turn, as the requests between them ask for it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+from broker import free_port
 
 from tidelog.network.loop import BrokerLoop
 from tidelog.protocol.headers import read_response_header, request_header
@@ -38,12 +42,17 @@ from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidelog.protocol.messages.fetch import FetchRequest
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tidelog.protocol.messages.produce import ProduceRequest
+from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.records.batch import Record, build_batch
 from tidelog.server.broker import Broker
 from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.platform import RealPlatform
+from tidelog.server.zookeeper_process import ZooKeeperProcess
 
 TOPIC, PARTITIONS, CONNECTIONS = "one-thread", 3, 16
+REPLICAS = 3
+REQUESTS_BETWEEN_TURNS = 480
+"""Timers run between so many requests, such as those of a ZooKeeper session. They are not measured."""
 VALUE = bytes(100)
 ACKS_ALL = -1
 WAIT_SECONDS = 20.0
@@ -60,7 +69,7 @@ class Client:
     `step` lets it run: whole turns at first, as tasks need; polls alone when a case is measured.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Brokers) -> None:
         self._stage = stage
         self.step = stage.turn
         self.sock = socket.create_connection(stage.address)
@@ -85,29 +94,81 @@ class Client:
                 self._stage.turn()
 
 
-class Stage:
+class SingleBroker:
     """A broker on a loop that runs only when it is told to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.loop = BrokerLoop()
-        settings = {"log.dirs": str(folder), "listeners": "PLAINTEXT://127.0.0.1:0"}
-        self._broker = Broker(BrokerConfig(settings), self.loop)
-        self.loop.run_until_complete(self._broker.start())
+        given = {"log.dirs": str(folder), "listeners": "PLAINTEXT://127.0.0.1:0", **(settings or {})}
+        self._broker = Broker(BrokerConfig(given), self.loop, Unguarded())
+        self.address = "", 0
+
+    async def start(self) -> None:
+        await self._broker.start()
         host, _, port = self._broker.address.rpartition(":")
         self.address = host, int(port)
 
+    async def stop(self) -> None:
+        await asyncio.wait_for(self._broker.stop(), WAIT_SECONDS)
+
     def poll(self) -> None:
-        """One poll of the broker's sockets, with everything that it brings about in its turn."""
         self.loop.direct.select(0.0)
 
     def turn(self) -> None:
-        """One turn of the whole loop, with timers and tasks."""
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
 
+
+class Unguarded(RealPlatform):
+    """A broker that shares its process with others leaves no child to end its session."""
+
+    def guard_session(self, config: object, tree: object) -> None:
+        return None
+
+
+class Brokers:
+    """Brokers on a stage: one, or a leader with its followers, whose loops run in turn."""
+
+    def __init__(self, folder: Path, settings: list[dict[str, str]]) -> None:
+        self._brokers = [SingleBroker(folder / str(index), given) for index, given in enumerate(settings)]
+        try:
+            self._all(SingleBroker.start)
+        except BaseException:
+            self.close()
+            raise
+        self.address = self._brokers[0].address
+
+    def _all(self, work: Callable[[SingleBroker], Coroutine[None, None, None]]) -> None:
+        """Run a coroutine of each broker."""
+        tasks = [broker.loop.create_task(work(broker)) for broker in self._brokers]
+        self.until(lambda: all(task.done() for task in tasks))
+        for task in tasks:
+            task.result()
+
+    def until(self, is_reached: Callable[[], bool]) -> None:
+        end = time.monotonic() + WAIT_SECONDS
+        while not is_reached():
+            if time.monotonic() > end:
+                raise SystemExit(f"the brokers took more than {WAIT_SECONDS:.0f} seconds")
+            self.turn()
+
+    def poll(self) -> None:
+        """The first broker takes a request; it answers when the others have fetched its records."""
+        first, *others = self._brokers
+        first.poll()
+        if others:
+            for broker in others:
+                broker.poll()
+            first.poll()
+
+    def turn(self) -> None:
+        for broker in self._brokers:
+            broker.turn()
+
     def close(self) -> None:
-        self.loop.run_until_complete(asyncio.wait_for(self._broker.stop(), WAIT_SECONDS))
-        self.loop.close()
+        self._all(SingleBroker.stop)
+        for broker in self._brokers:
+            broker.loop.close()
 
 
 def framed(message: Message, version: int) -> bytes:
@@ -138,7 +199,7 @@ def one_record(**producer: object) -> bytes:
 # The cases: each prepares the stage, and returns a function that makes so many requests.
 
 
-def bare(stage: Stage) -> Case:
+def bare(stage: Brokers) -> Case:
     """What the system calls of a one-record produce take."""
     frame = framed(produce(one_record(), 1), PRODUCE)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -162,10 +223,10 @@ def bare(stage: Stage) -> Case:
     return run
 
 
-def produces(acks: int) -> Callable[[Stage], Case]:
+def produces(acks: int) -> Callable[[Brokers], Case]:
     """One-record requests, one after the other."""
 
-    def prepare(stage: Stage) -> Case:
+    def prepare(stage: Brokers) -> Case:
         client, frame = Client(stage), framed(produce(one_record(), acks), PRODUCE)
         expected = len(client.ask(frame))
         client.step = stage.poll
@@ -179,7 +240,7 @@ def produces(acks: int) -> Callable[[Stage], Case]:
     return prepare
 
 
-def produce16(stage: Stage) -> Case:
+def produce16(stage: Brokers) -> Case:
     """One-record requests of 16 connections that arrive together."""
     clients, frame = [Client(stage) for _ in range(CONNECTIONS)], framed(produce(one_record(), 1), PRODUCE)
     for client in clients:
@@ -196,7 +257,7 @@ def produce16(stage: Stage) -> Case:
     return run
 
 
-def woken(stage: Stage) -> Case:
+def woken(stage: Brokers) -> Case:
     """A fetch that waits at the end of a partition, and the produce that wakes it."""
     consumer, producer = Client(stage), Client(stage)
     frame = framed(produce(one_record(), 1), PRODUCE)
@@ -221,7 +282,7 @@ def woken(stage: Stage) -> Case:
     return run
 
 
-def transaction(stage: Stage) -> Case:
+def transaction(stage: Brokers) -> Case:
     """Transactions of one record to each of 3 partitions: AddPartitionsToTxn, 3 Produce, EndTxn."""
     client, name = Client(stage), "one-thread"
     find = FindCoordinatorRequest(key=name, key_type=1)
@@ -258,7 +319,7 @@ def transaction(stage: Stage) -> Case:
     return run
 
 
-def _until_ready(stage: Stage, ask: Callable[[], M]) -> M:
+def _until_ready(stage: Brokers, ask: Callable[[], M]) -> M:
     end = time.monotonic() + WAIT_SECONDS
     while True:
         answer = ask()
@@ -269,44 +330,77 @@ def _until_ready(stage: Stage, ask: Callable[[], M]) -> M:
         stage.turn()
 
 
-CASES: dict[str, Callable[[Stage], Case]] = {
+CASES: dict[str, Callable[[Brokers], Case]] = {
     "bare": bare,
     "produce": produces(1),
     "produce-all": produces(ACKS_ALL),
     "produce16": produce16,
     "woken": woken,
     "transaction": transaction,
+    "replicated": produces(ACKS_ALL),
 }
 
 
-def create_topic(stage: Stage) -> None:
-    topic = CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
+def create_topic(stage: Brokers, replicas: int) -> None:
+    """The topic, whose partitions the first broker leads."""
+    assignments = [
+        CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[*range(replicas)])
+        for index in range(PARTITIONS)
+    ]
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=assignments
+    )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
-    answer = call(Client(stage), request, 2, CreateTopicsResponse)
-    if answer.topics[0].error_code:
-        raise SystemExit(f"the topic was not created: error {answer.topics[0].error_code}")
+    client = Client(stage)
+    stage.until(lambda: not call(client, request, 2, CreateTopicsResponse).topics[0].error_code)
+
+    def is_led() -> bool:
+        answer = call(client, produce(one_record(), ACKS_ALL), PRODUCE, ProduceResponse)
+        return not answer.responses[0].partition_responses[0].error_code
+
+    stage.until(is_led)
+
+
+@contextmanager
+def stage_for(name: str) -> Iterator[Brokers]:
+    replicas = REPLICAS if name == "replicated" else 1
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="tidelog-one-thread-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        settings: list[dict[str, str]] = [{}]
+        if replicas > 1:
+            zookeeper = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", free_port()))
+            common = {
+                "zookeeper.connect": zookeeper.address,
+                "zookeeper.session.timeout.ms": "40000",
+                "controlled.shutdown.enable": "false",
+            }
+            settings = [{"broker.id": str(index), **common} for index in range(replicas)]
+        stage = Brokers(folder, settings)
+        stack.callback(stage.close)
+        create_topic(stage, replicas)
+        yield stage
 
 
 def measure(name: str, count: int, rounds: int, profile: cProfile.Profile | None = None) -> list[float]:
     """CPU microseconds per request of each round, in order of size."""
-    folder = Path(tempfile.mkdtemp(prefix="tidelog-one-thread-"))
-    stage = Stage(folder)
-    try:
-        create_topic(stage)
+    with stage_for(name) as stage:
         run = CASES[name](stage)
         run(max(CONNECTIONS, count // 10))
         found = []
         for _ in range(rounds):
-            begun = time.thread_time_ns()
-            if profile is None:
-                run(count)
-            else:
-                profile.runcall(run, count)
-            found.append((time.thread_time_ns() - begun) / count / 1000)
+            taken_ns = 0
+            for first in range(0, count, REQUESTS_BETWEEN_TURNS):
+                stage.turn()
+                some = min(REQUESTS_BETWEEN_TURNS, count - first)
+                begun = time.thread_time_ns()
+                if profile is None:
+                    run(some)
+                else:
+                    profile.runcall(run, some)
+                taken_ns += time.thread_time_ns() - begun
+            found.append(taken_ns / count / 1000)
         return sorted(found)
-    finally:
-        stage.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> int:
@@ -326,7 +420,10 @@ def main() -> int:
         found = measure(name, options.requests, options.rounds, profile)
         print(f"{name:12} smallest {found[0]:7.2f}   median {found[len(found) // 2]:7.2f}", flush=True)
         if profile is not None:
-            pstats.Stats(profile, stream=sys.stdout).sort_stats("tottime").print_stats(40)
+            stats = pstats.Stats(profile, stream=sys.stdout)
+            requests = options.requests * options.rounds
+            print(f"{name:12} calls of functions per request: {stats.total_calls / requests:.1f}")  # type: ignore[attr-defined]
+            stats.sort_stats("tottime").print_stats(40)
     return 0
 
 
