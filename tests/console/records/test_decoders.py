@@ -27,6 +27,7 @@ from tidelog.console.records.decoders import (
     RecordDecoder,
     schema_decoder,
 )
+from tidelog.console.records.proto_file import compile_proto
 from tidelog.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 
 DECODERS = Decoders()
@@ -225,6 +226,24 @@ def test_a_proto_file_without_a_compiler_says_what_to_do(
     monkeypatch.setitem(sys.modules, "grpc_tools", None)
     with pytest.raises(DecodeError, match="protoc is not installed"):
         schema_decoder("protobuf", tmp_path / "ride.proto")
+
+
+def test_a_compiler_gets_protobufs_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A protoc may come without them, as Debian's does."""
+    program = tmp_path / "protoc.py"
+    program.write_text(
+        "import shutil, sys\n"
+        "given = {word.partition('=')[0]: word.partition('=')[2] for word in sys.argv}\n"
+        "made = next(word for word in sys.argv if word.startswith('-o'))[2:]\n"
+        "shutil.copy(given['--descriptor_set_in'], made)\n"
+    )
+    monkeypatch.setattr("tidelog.console.records.proto_file.find_compiler", lambda: [sys.executable, program])
+    (tmp_path / "ride.proto").write_text('syntax = "proto3";')
+    files = descriptor_pb2.FileDescriptorSet.FromString(compile_proto(tmp_path / "ride.proto")).file
+    names = [file.name for file in files]
+    assert {"google/protobuf/timestamp.proto", "google/protobuf/struct.proto"} <= {*names}
+    for at, file in enumerate(files):
+        assert {*file.dependency} <= {*names[:at]}
 
 
 def test_the_message_of_a_file_is_chosen_among_its_own_not_those_that_it_imports() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 COMPILE_SECONDS = 60
+WELL_KNOWN = (
+    "any", "source_context", "type", "api", "descriptor", "duration", "empty", "field_mask", "struct",
+    "timestamp", "wrappers",
+)  # fmt: skip
+"""Each after the files that it imports."""
 
 
 def descriptor_set(path: str | Path) -> bytes:
@@ -42,8 +48,16 @@ def compile_proto(path: Path) -> bytes:
     if not source.is_file():
         raise FileNotFoundError(2, "No such file or directory", str(path))
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "schema.desc"
-        command = [*compiler, f"--proto_path={source.parent}", "--include_imports", f"-o{made}", source.name]
+        made, known = Path(folder) / "schema.desc", Path(folder) / "known.desc"
+        known.write_bytes(_well_known())
+        command = [
+            *compiler,
+            f"--proto_path={source.parent}",
+            f"--descriptor_set_in={known}",
+            "--include_imports",
+            f"-o{made}",
+            source.name,
+        ]
         try:
             done = subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, text=True)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -51,6 +65,21 @@ def compile_proto(path: Path) -> bytes:
         if done.returncode:
             raise DecodeError(f"protoc refuses {path.name}: {done.stderr.strip()[:500]}")
         return made.read_bytes()
+
+
+def _well_known() -> bytes:
+    """The descriptor set of Protobuf's own files, such as google/protobuf/timestamp.proto.
+
+    Debian's protoc comes without them. Raises DecodeError without the package protobuf.
+    """
+    try:
+        from google.protobuf import descriptor_pb2
+    except ImportError:
+        raise DecodeError('Protobuf needs a package: pip install "tidelog[decoders]"') from None
+    found = descriptor_pb2.FileDescriptorSet()
+    for name in WELL_KNOWN:
+        import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(found.file.add())
+    return found.SerializeToString()
 
 
 def find_compiler() -> list[str] | None:
