@@ -149,6 +149,20 @@ def test_a_roll_makes_one_file_and_the_next_flush_the_indexes_before_it() -> Non
     assert set(storage.disk.listdir("/data/t-0")) >= INDEXES
 
 
+def test_the_index_files_of_a_segment_come_with_its_first_flush() -> None:
+    """Kafka calls a segment without them damaged where the recovery point is in it."""
+    for seed in range(5):
+        storage = Storage()
+        storage.make(1)
+        log = storage.manager.get_or_create("t", 0, ID, CONFIG)
+        append(log)
+        log.flush(NOW)
+        append(log)
+        left = storage.disk.after_crash(random.Random(seed))
+        assert set(left.listdir("/data/t-0")) >= INDEXES
+        assert Storage(disk=left).manager.get_or_create("t", 0, ID, CONFIG).log_end_offset >= 1
+
+
 def test_a_new_segment_does_not_take_the_indexes_of_an_earlier_one() -> None:
     storage = Storage()
     storage.make(1)

@@ -62,9 +62,11 @@ class Syncs:
 
 
 class FlushedLog(Protocol):
-    """The log that is flushed; both methods may be called in any thread."""
+    """The log that is flushed; its methods may be called in any thread."""
 
     def write_file(self, completed: CompletedSegment, truncations: int, suffix: str, data: bytes) -> bool: ...
+
+    def make_index_files(self, segment: LogSegment, truncations: int) -> bool: ...
 
     def files_synced(self, completed: CompletedSegment, truncations: int) -> None: ...
 
@@ -87,6 +89,7 @@ class FlushJob:
         "_save_epochs",
         "_syncs",
         "completed",
+        "growing",
         "linked",
         "loose_names",
         "names_topic",
@@ -118,6 +121,7 @@ class FlushJob:
         self._removal: Removal | None = None
         self.linked: list[LogSegment] = []  # segments whose directory entries this job makes durable
         self.completed: list[CompletedSegment] = []  # segments whose indexes it makes durable
+        self.growing: LogSegment | None = None  # a segment that goes on to grow, whose index files it makes
         self.names_topic = False  # whether it makes the log's topic id durable
         self.loose_names = 0  # how many removals of files it makes durable
 
@@ -147,6 +151,8 @@ class FlushJob:
             for suffix, data in completed.files:
                 if not self._log.write_file(completed, self.truncations, suffix, data):
                     return
+        if self.growing is not None and not self._log.make_index_files(self.growing, self.truncations):
+            return
         while self._files:
             # The last reference to the file of a segment deleted meanwhile: it is closed off the loop.
             self._files.pop(0).fsync()

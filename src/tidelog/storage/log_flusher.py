@@ -1,7 +1,8 @@
 """The recovery point of a log: everything below it is on disk, and flushes move it on.
 
 `begin` chooses on the loop what has to be synced, `FlushJob.run` syncs it in any thread, and `end` moves the
-recovery point on the loop. `write_file` and `files_synced` are called by the job in its thread.
+recovery point on the loop. `write_file`, `make_index_files` and `files_synced` are called by the job in its
+thread.
 """
 
 from __future__ import annotations
@@ -87,6 +88,9 @@ class LogFlusher:
                 job.linked.append(segment)
             if segment is not segments.active and segment.size == segment.write_position:
                 self._add_completed(segment, job)
+            elif not segment.has_index_files and segment.base_offset < up_to:
+                job.growing = segment
+                job.add_directory(local.dir)
         if local.loose_names != self._synced_names:
             job.add_directory(local.dir)
         job.loose_names = local.loose_names
@@ -156,6 +160,16 @@ class LogFlusher:
                 local.disk.open(segment.path(LOG)).truncate(completed.size)
             elif segment.is_growing:
                 segment.write_index(suffix, data)
+            return True
+
+    def make_index_files(self, segment: LogSegment, truncations: int) -> bool:
+        """Make the missing index files of a segment that grows. False where that is no longer right."""
+        local = self._local
+        with local.lock:
+            if local.closed or truncations != local.generation:
+                return False
+            if local.segments[local.segments.find(segment.base_offset)] is segment:  # its roll still counts
+                segment.make_index_files()
             return True
 
     def files_synced(self, completed: CompletedSegment, truncations: int) -> None:

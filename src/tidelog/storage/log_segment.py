@@ -81,6 +81,7 @@ class LogSegment:
         "directory",
         "first_timestamp",
         "has_aborted",
+        "has_index_files",
         "has_loose_tail",
         "jitter_ms",
         "last_batch_offset",
@@ -114,6 +115,7 @@ class LogSegment:
         self._growing_times: GrowingTimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
         self.has_aborted = False
+        self.has_index_files = True
         self.has_loose_tail = False  # a failed write may have left bytes after the end
         self._timestamps_known = False
         self.max_timestamp = -1
@@ -138,7 +140,7 @@ class LogSegment:
         """Create an empty segment with its log file. OSError if it cannot be created; then no file is left.
 
         Recovery would end the log at a leftover log file without batches. The index files come with the first
-        flush after the roll, or with a clean stop: a file system can take longer for a new file than for a
+        flush of the segment, or with a clean stop: a file system can take longer for a new file than for a
         write. Files of an earlier segment with this base offset are removed.
         """
         segment = cls(disk, files, directory, base_offset, 0, index_bytes)
@@ -342,9 +344,21 @@ class LogSegment:
             self.has_loose_tail = False
         for suffix, data in self.index_files():
             self.write_index(suffix, data)
+        self.has_index_files = True
+
+    def make_index_files(self) -> None:
+        """Make the index files that are missing, in any thread.
+
+        Kafka takes a missing one for a fault where the recovery point is in or behind the segment.
+        """
+        for suffix in (OFFSET_INDEX, TIME_INDEX):
+            if not self._disk.exists(self.path(suffix)):
+                self._disk.write(self.path(suffix), b"")
+        self.has_index_files = True
 
     def remove_index_files(self) -> None:
         """Remove the index files of a segment without batches: a missing index is an empty one."""
+        self.has_index_files = False
         for suffix in INDEX_SUFFIXES:
             self._disk.unlink(self.path(suffix))
 
