@@ -473,12 +473,18 @@ def test_a_topic_whose_reassignment_lost_its_leader_is_deleted() -> None:
     simulated(story())
 
 
-def test_a_topic_being_reassigned_gets_no_partitions() -> None:
+@pytest.mark.parametrize("dead", [None, 3])
+def test_a_topic_being_reassigned_gets_no_partitions(dead: int | None) -> None:
+    """The reason is the same if fewer brokers live than the partition has replicas while it moves."""
+
     async def story() -> None:
         async with Cluster() as cluster:
-            rig = await Rig(cluster).start(1, 2)
-            await rig.create([1])
-            assert await rig.reassign([2]) is None
+            rig = await Rig(cluster).start(1, 2, 3)
+            await rig.create([1, 2])
+            assert await rig.reassign([2, 3, 9]) is None
+            if dead is not None:
+                await cluster.crash(dead)
+                await cluster.until(lambda: dead not in _context(cluster).live_broker_ids, "the crash")
             node = await rig.node()
             (result,) = await node.controller.create_partitions([NewPartitions("demo", 2)])
             assert isinstance(result.error, ReassignmentInProgress)

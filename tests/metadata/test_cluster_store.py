@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 
@@ -440,6 +441,25 @@ def test_a_write_ends_with_its_session() -> None:
         assert not world.zookeeper.tree.children("/brokers/topics")
 
     run(story)
+
+
+def test_a_write_that_is_given_up_fails_silently(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that stops gives up the writes of its controller. Later they fail with the session."""
+
+    async def story(world: World) -> None:
+        _, controller = await world.controller()
+        world.zookeeper.cut("first")
+        writing = asyncio.ensure_future(controller.create_topics([topic("demo")]))
+        await asyncio.sleep(0.1)
+        writing.cancel()
+        world.zookeeper.expire("first")
+        world.zookeeper.heal("first")
+        await asyncio.sleep(1.0)
+        gc.collect()
+        assert writing.cancelled()
+
+    run(story)
+    assert "never retrieved" not in caplog.text
 
 
 def test_no_steps_make_no_multi() -> None:

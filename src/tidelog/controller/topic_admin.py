@@ -7,7 +7,6 @@ to each broker.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.interface import (
@@ -113,21 +112,24 @@ class TopicAdmin:
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool, quota: MutationQuota | None = None
     ) -> list[PartitionsResult]:
-        results, grown = await in_turns(self._planner(None if validate_only else quota).growth(topics))
+        moving = {partition.topic for partition in self._context.partitions_being_reassigned}
+        # First, as in Kafka: the replicas of a topic that moves do not tell its replication factor.
         errors: dict[str, KafkaError] = {
             topic.name: ReassignmentInProgress(
                 f"A partition reassignment is in progress for the topic '{topic.name}'."
             )
-            for topic in grown
-            if any(TopicPartition(topic.name, index) in self._reassigned for index in topic.partitions)
+            for topic in topics
+            if topic.name in moving
         }
+        planner = self._planner(None if validate_only else quota)
+        results, grown = await in_turns(planner.growth([t for t in topics if t.name not in errors]))
         if not validate_only:
-            errors |= await self._grow([topic for topic in grown if topic.name not in errors])
-        return [replace(result, error=result.error or errors.get(result.name)) for result in results]
-
-    @property
-    def _reassigned(self) -> Mapping[TopicPartition, None]:
-        return self._context.partitions_being_reassigned
+            errors |= await self._grow(grown)
+        planned = {result.name: result for result in results}
+        return [
+            PartitionsResult(name, errors[name]) if name in errors else planned[name]
+            for name in dict.fromkeys(topic.name for topic in topics)
+        ]
 
     async def _grow(self, topics: Sequence[TopicState]) -> dict[str, KafkaError]:
         refused = await self._term.store.set_assignments({topic.name: topic for topic in topics})

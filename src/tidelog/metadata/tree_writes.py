@@ -7,7 +7,7 @@ fails does not prevent the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -99,10 +99,17 @@ async def write_steps(
     """
     groups: list[asyncio.Task[dict[K, TreeError]]] = []
     for group in grouped(steps):
-        groups.append(asyncio.ensure_future(_write_group(tree, group, epoch)))
+        groups.append(_started(_write_group(tree, group, epoch)))
         await asyncio.sleep(0)  # the multi is encoded and sent here
         await asyncio.sleep(0)  # the steps of the next one are made in another turn
     return await _merged(groups)
+
+
+def _started(writes: Coroutine[None, None, dict[K, TreeError]]) -> asyncio.Task[dict[K, TreeError]]:
+    """A task whose failure may stay unseen: a caller that is cancelled leaves its writes to themselves."""
+    task = asyncio.ensure_future(writes)
+    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+    return task
 
 
 async def _merged(groups: Sequence[asyncio.Task[dict[K, TreeError]]]) -> dict[K, TreeError]:
@@ -134,7 +141,7 @@ async def _write_group(
         except REFUSALS as error:
             if len(steps) > 1:
                 alone = [_write_group(tree, [step], epoch, unknown=unknown) for step in steps]
-                return await _merged([asyncio.ensure_future(step) for step in alone])
+                return await _merged([_started(step) for step in alone])
             # A read may lag behind the lost write; a refused write does not.
             made = unknown and not await _not_made(tree, steps)
             return {} if made else {steps[0].key: error}
