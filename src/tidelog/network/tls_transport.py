@@ -26,6 +26,16 @@ SEND_BYTES: Final = 256 * 1024
 RECORD_BYTES: Final = 16 * 1024
 """The largest record of TLS. Pieces of a response are joined up to this size."""
 
+CONTROL_BYTES: Final = 64 * 1024
+"""A peer may send so much more than bytes of requests, and have so many answers of TLS itself unread.
+
+Handshake messages after the handshake, such as key updates, cost the loop time, and memory for answers.
+A record has 16 KiB, so that real clients stay far below.
+"""
+
+BYTES_PER_DATA: Final = 64
+"""A byte of a request may come with so many others: the smallest record has 23 bytes for one."""
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -38,6 +48,7 @@ class TlsTransport:
     """
 
     __slots__ = (
+        "_control",
         "_fd",
         "_incoming",
         "_is_reported",
@@ -78,6 +89,7 @@ class TlsTransport:
         self._owed = 0  # bytes that are encrypted but not reported as sent: 0 or 1
         self._saw_end = False
         self._is_reported = False
+        self._control = 0  # bytes beyond those of requests
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -96,11 +108,15 @@ class TlsTransport:
     # Receiving
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
-        """Receive up to the size of `buffer`; 0 at the end of the connection."""
+        """Receive up to the size of `buffer`; 0 at the end of the connection.
+
+        Raises ConnectionAbortedError for a peer that sends messages of TLS and no requests.
+        """
         size = len(buffer)
         view = memoryview(buffer)
         incoming, tls, raw = self._incoming, self._tls, self._raw
-        received, is_drained = 0, False
+        received, is_drained, control = 0, False, self._control
+        reads = size // RAW_BYTES + 1  # others have their turn, however little of it is for us
         while received < size:
             if incoming.pending or tls.pending():
                 try:
@@ -111,8 +127,11 @@ class TlsTransport:
                     self._saw_end = True
                     break
                 received += count
-            elif is_drained or self._saw_end:
+                control = max(0, control - BYTES_PER_DATA * count)
+            elif is_drained or self._saw_end or not reads:
                 break
+            elif control > CONTROL_BYTES:
+                raise ConnectionAbortedError("it sends messages of TLS and no requests")
             else:
                 try:
                     count = self._sock.recv_into(raw)
@@ -122,9 +141,15 @@ class TlsTransport:
                     self._saw_end = True
                     break
                 incoming.write(raw[:count])
+                control += count
+                reads -= 1
                 is_drained = count < len(raw)
-        if self._outgoing.pending and self._unsent is None:
-            self._send_encrypted()  # an answer of TLS itself
+        self._control = control
+        if self._outgoing.pending:  # an answer of TLS itself
+            if self._unsent is None:
+                self._send_encrypted()
+            elif self._outgoing.pending > CONTROL_BYTES:
+                raise ConnectionAbortedError("it does not read the answers to its messages of TLS")
         if received:
             if received == size or self._saw_end:
                 self.report_buffered()
