@@ -12,7 +12,7 @@ from tidelog.config.values import ConfigError, Password
 from tidelog.endpoints import Endpoint
 from tidelog.security.jaas import PLAIN_MODULE
 from tidelog.security.tls import enabled_versions
-from tidelog.server.broker_transport import BrokerTransport, client_properties, transport_to
+from tidelog.server.broker_transport import LOGIN_HANDLER, BrokerTransport, client_properties, transport_to
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.run import StartFailed
@@ -153,6 +153,30 @@ def test_a_transport_between_brokers_is_secured_as_their_listener() -> None:
     settings, _ = transport_to(config, "PLAINTEXT", "broker-1-fetcher-0").prepare()
     assert (settings.client_id, settings.security_protocol) == ("broker-1-fetcher-0", "PLAINTEXT")
     assert settings.request_timeout_ms == 1234
+
+
+class Tokens:
+    """Supplies the token of a broker's own logins."""
+
+    def token(self) -> tuple[str, float]:
+        return "of-the-class", 2.0**32
+
+
+def of_oauthbearer(handler: str) -> dict[str, object]:
+    """The settings of connections to other brokers, which log in by OAUTHBEARER."""
+    config = loaded({"sasl.mechanism.inter.broker.protocol": "OAUTHBEARER", LOGIN_HANDLER: handler})
+    return client_properties(config, Endpoint("INNER", "SASL_PLAINTEXT", "127.0.0.1", 9093), "fetcher")
+
+
+def test_a_class_supplies_the_token_of_a_broker() -> None:
+    properties = of_oauthbearer(f"{__name__}.Tokens")
+    assert properties == of_oauthbearer(f"{__name__}.Tokens")  # else each connection would ask for a token
+    _, security = BrokerTransport(properties).prepare()
+    token = security.token_now()
+    assert token is not None
+    assert (token.value, token.expires) == ("of-the-class", 2.0**32)
+    with pytest.raises(ConfigError, match="expected a Python class"):
+        of_oauthbearer("no.such.Class")
 
 
 def test_a_transport_has_the_stores_and_the_login_of_its_listener() -> None:

@@ -63,6 +63,9 @@ LOGIN_SETTINGS = tuple(
 )
 """The settings of the login at another broker."""
 
+LOGIN_HANDLER = "sasl.login.callback.handler.class"
+KAFKAS_PACKAGE = "org.apache.kafka."
+
 
 class BrokerTransport:
     """Implements tidelog.cluster.transport.Transport. The client id names the purpose in the logs.
@@ -161,6 +164,11 @@ def client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str) 
         mechanism = str(config[f"{prefix}sasl.mechanism.inter.broker.protocol"])
         properties["sasl.mechanism"] = mechanism
         properties |= _given(config, (f"{prefix}{mechanism.lower()}.", prefix, ""), LOGIN_SETTINGS)
+        handler = properties.get(LOGIN_HANDLER)
+        if mechanism == "OAUTHBEARER" and isinstance(handler, str) and not handler.startswith(KAFKAS_PACKAGE):
+            from tidelog.security.sasl.callback_handlers import load_class
+
+            properties[LOGIN_HANDLER] = load_class(LOGIN_HANDLER, handler)
         if "sasl.jaas.config" not in properties and (jaas := jaas_text(config, endpoint.listener, mechanism)):
             properties["sasl.jaas.config"] = Password(jaas)
     return properties

@@ -38,6 +38,15 @@ METHODS: Final = {
 }
 
 
+def load_class(setting: str, name: str) -> Any:
+    """The Python class of a name, package.module.Class. Raises ConfigError."""
+    module, _, class_name = name.rpartition(".")
+    try:
+        return getattr(import_module(module), class_name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ConfigError(setting, name, f"expected a Python class, package.module.Class: {error}") from None
+
+
 def load_handler(name: str | None, mechanism: str, options: Mapping[str, str]) -> Any:
     """A configured handler; None for the broker's own. Raises ConfigError."""
     if name is None or not name.strip() or name in KAFKAS_OWN:
@@ -45,11 +54,10 @@ def load_handler(name: str | None, mechanism: str, options: Mapping[str, str]) -
     method = METHODS.get(mechanism)
     if method is None:
         raise ConfigError(SETTING, name, f"{mechanism} has no callback handlers")
-    module, _, class_name = name.rpartition(".")
     try:
-        handler = getattr(import_module(module), class_name)()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        problem = f"expected a Python class, package.module.Class, without arguments: {error}"
+        handler = load_class(SETTING, name)()
+    except TypeError as error:
+        problem = f"expected a class that is made without arguments: {error}"
         raise ConfigError(SETTING, name, problem) from None
     if not callable(getattr(handler, method, None)):
         raise ConfigError(SETTING, name, f"a handler of {mechanism} has a method {method}")

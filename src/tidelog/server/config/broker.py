@@ -19,6 +19,7 @@ from tidelog.config.properties import read_properties
 from tidelog.config.values import ConfigError, ConfigValue, Password, render_value
 from tidelog.endpoints import Endpoint
 from tidelog.server.config.broker_definition import (
+    FILE_ONLY,
     LISTENER_PREFIX,
     broker_definition,
     cluster_settings,
@@ -549,6 +550,9 @@ def _usable(properties: Mapping[str, str]) -> dict[str, str]:
     usable = {}
     for name, text in properties.items():
         key = key_of(name)
+        if key is not None and key.name in FILE_ONLY:
+            log.error("a stored setting is ignored: only the file of the broker can set %s", name)
+            continue
         try:
             if key is not None:
                 key.parse(text)

@@ -17,6 +17,21 @@ OF_MECHANISM = (
 )
 """Settings that can have the prefix of a listener and of a mechanism."""
 
+FILE_ONLY = frozenset(
+    (
+        "sasl.client.callback.handler.class",
+        "sasl.login.callback.handler.class",
+        "sasl.login.class",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.server.callback.handler.class",
+        "tidelog.sasl.oauthbearer.allowed.urls",
+        "tidelog.sasl.oauthbearer.unsecured.enable",
+    )
+)
+"""Settings that load code, or say where the broker connects to or whom it trusts. No client can change them,
+for one listener either, and no stored value counts."""
+
 
 @cache
 def broker_definition() -> ConfigDef:

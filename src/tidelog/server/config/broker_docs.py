@@ -241,7 +241,8 @@ sasl.kerberos.principal.to.local.rules: Rules that make a user's name of a Kerbe
   applies decides.
 sasl.kerberos.service.name: The Kerberos name of the broker's service.
 sasl.login.callback.handler.class: A Python class, package.module.Class, that supplies the token of this
-  broker's own logins by OAUTHBEARER.
+  broker's own logins by OAUTHBEARER. Its method token returns the token, or a tuple of the token and its
+  expiry in seconds since 1970.
 sasl.login.connect.timeout.ms: How long this broker tries to reach the token provider for its own logins.
 sasl.login.read.timeout.ms: How long this broker waits for the token provider's answer.
 sasl.login.refresh.buffer.seconds: Time that should be left on this broker's own token when it is renewed.

@@ -11,6 +11,7 @@ from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidRequest, UnknownServerError
 from tidelog.server.config.broker import LISTENER_LIMITS, BrokerConfig
 from tidelog.server.config.broker_definition import (
+    FILE_ONLY,
     LISTENER_PREFIX,
     base_name,
     key_of,
@@ -120,6 +121,8 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
         raise InvalidRequest(f"{name} cannot change while the broker runs")
     if name in _PER_LISTENER_ONLY:
         raise InvalidRequest(f"{name} can change for one listener only: {LISTENER_PREFIX}NAME.{name}")
+    if key.name in FILE_ONLY:
+        raise InvalidRequest(f"{name} loads code or names an address: only the file of the broker can set it")
     if key.name in _CLASSES:
         raise InvalidRequest(f"{name} names classes, and none is loaded while the broker runs")
     if not cluster_default:
