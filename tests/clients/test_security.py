@@ -61,6 +61,9 @@ def test_scram_is_what_the_standard_prints() -> None:
         (b"e=unknown-user", b"", "refused 'user': unknown-user"),
         (b"r=somebody-else,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", b"", "a nonce that does not follow ours"),
         (SERVER_FIRST.replace(b"4096", b"12"), b"", "asks for 12 rounds; at least 4096 are safe"),
+        (SERVER_FIRST.replace(b"4096", b"2147483647"), b"", "asks for 2147483647 rounds; at most 1000000"),
+        (SERVER_FIRST, "v=\u00fc".encode(), "does not know the password"),
+        (SERVER_FIRST, b"v=", "does not know the password"),
         (b"what?", b"", "lacks nonce, salt or count"),
     ],
 )

@@ -79,6 +79,14 @@ def test_no_signature_and_no_shared_secret_is_accepted() -> None:
             validator().validate(token)
 
 
+@pytest.mark.parametrize("critical", [["exp"], ["b64"], [], "exp"])
+def test_a_token_with_critical_extensions_is_refused(critical: object) -> None:
+    """What a critical extension demands is not checked, so the token must not count (RFC 7515, 4.1.11)."""
+    header = {"kid": "r", "crit": critical, "exp": 1}
+    with pytest.raises(InvalidToken):
+        validator().validate(jwt.encode(CLAIMS, RSA, "RS256", headers=header))
+
+
 def test_a_key_is_for_its_own_algorithm() -> None:
     provider = Provider()
     provider.document = key_set(alg="RS256")

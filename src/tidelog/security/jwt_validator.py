@@ -60,6 +60,8 @@ class JwtValidator:
             algorithm = header.get("alg")
             if algorithm not in ALGORITHMS:
                 raise InvalidToken("the signature algorithm is not accepted")
+            if "crit" in header:  # RFC 7515, 4.1.11
+                raise InvalidToken("the header has critical extensions, and none is understood")
             key = self._keys.find(header.get("kid"), algorithm)
             if key is None:
                 raise InvalidToken("no key of the provider has the token's key id")

@@ -13,6 +13,9 @@ from tidelog.errors import SaslAuthenticationFailed
 
 # The minimum of RFC 7677. With fewer rounds a recorded exchange is cheap to attack.
 LEAST_ITERATIONS = 4096
+MOST_ITERATIONS = 1_000_000
+"""About a second of work. More could keep the client busy for minutes, and the broker has proven nothing yet.
+Kafka's own users have 16384 at most."""
 
 
 def scram_steps(
@@ -35,12 +38,15 @@ def scram_steps(
         raise SaslAuthenticationFailed(
             f"{mechanism}: the broker's answer lacks nonce, salt or count"
         ) from None
-    if not server_nonce.startswith(nonce) or server_nonce == nonce or rounds < LEAST_ITERATIONS:
-        raise SaslAuthenticationFailed(
-            f"{mechanism}: the broker answered with {rounds} rounds and a nonce that does not follow ours"
-            if rounds >= LEAST_ITERATIONS
-            else f"{mechanism}: the broker asks for {rounds} rounds; at least {LEAST_ITERATIONS} are safe"
-        )
+    if not server_nonce.startswith(nonce) or server_nonce == nonce:
+        problem = "the broker answered with a nonce that does not follow ours"
+        raise SaslAuthenticationFailed(f"{mechanism}: {problem}")
+    if rounds < LEAST_ITERATIONS:
+        problem = f"the broker asks for {rounds} rounds; at least {LEAST_ITERATIONS} are safe"
+        raise SaslAuthenticationFailed(f"{mechanism}: {problem}")
+    if rounds > MOST_ITERATIONS:
+        problem = f"the broker asks for {rounds} rounds; at most {MOST_ITERATIONS} are done"
+        raise SaslAuthenticationFailed(f"{mechanism}: {problem}")
     salted = hashlib.pbkdf2_hmac(algorithm, credentials.password.encode(), salt, rounds)
     last = f"c=biws,r={server_nonce}"
     exchange = f"{first},{server_first},{last}".encode()
@@ -51,7 +57,7 @@ def scram_steps(
     if "e" in final:
         raise SaslAuthenticationFailed(f"{refused}: {final['e']}")
     expected = hmac.digest(hmac.digest(salted, b"Server Key", algorithm), exchange, algorithm)
-    if not hmac.compare_digest(base64.b64encode(expected).decode(), final.get("v", "")):
+    if not hmac.compare_digest(base64.b64encode(expected), final.get("v", "").encode()):
         raise SaslAuthenticationFailed(f"{mechanism}: the broker does not know the password")
 
 
