@@ -55,6 +55,9 @@ def test_addresses_of_this_machine_alone(host: str, expected: bool) -> None:
         ({"metrics.listener": "0.0.0.0:9100"}, ["metrics.listener=0.0.0.0:9100"]),
         ({"metrics.listener": "[::]:9100"}, ["metrics.listener=[::]:9100"]),
         ({"metrics.listener": "https://127.0.0.1:9100"}, []),
+        ({"metrics.listener": "https://0.0.0.0:9100"}, ["metrics.listener=https://0.0.0.0:9100"]),
+        ({"metrics.listener": "https://[::]:91", "listener.name.metrics.ssl.client.auth": "required"}, []),
+        ({"metrics.listener": "[::]:91", "ssl.client.auth": "required"}, ["metrics.listener=[::]:91"]),
     ],
 )  # fmt: skip
 def test_addresses_that_others_reach_without_a_login(settings: dict[str, str], expected: list[str]) -> None:
@@ -71,6 +74,35 @@ def test_passwords_over_a_connection_that_is_not_encrypted_are_named() -> None:
         {"listeners": "SASL_PLAINTEXT://:1", "sasl.enabled.mechanisms": "SCRAM-SHA-256"}
     )
     assert found.text.startswith("records")
+
+
+OAUTH = {"listeners": "IN://0.0.0.0:1", "listener.name.in.sasl.enabled.mechanisms": "OAUTHBEARER"}
+UNSECURED = {"tidelog.sasl.oauthbearer.unsecured.enable": "true"}
+KEYS = "sasl.oauthbearer.jwks.endpoint.url"
+AUDIENCE = {"sasl.oauthbearer.expected.audience": "kafka"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (UNSECURED, ["anybody can make a token that logs in as any user"]),
+        ({**UNSECURED, "listeners": "IN://127.0.0.1:1"}, []),
+        ({**UNSECURED, KEYS: "https://keys", **AUDIENCE}, []),
+        ({KEYS: "https://keys", **AUDIENCE}, []),
+        ({f"listener.name.in.{KEYS}": "http://keys", **AUDIENCE}, ["the keys of tokens can be replaced"]),
+        ({KEYS: "https://keys"}, ["a token that the provider made for another service logs in"]),
+    ],
+)  # fmt: skip
+def test_tokens_that_anybody_can_make(settings: dict[str, str], expected: list[str]) -> None:
+    found = list(open_addresses({"listener.security.protocol.map": "IN:SASL_SSL", **OAUTH, **settings}))
+    assert [exposure.text.partition(" on their way")[0] for exposure in found] == expected
+    assert [exposure.is_address for exposure in found] == [text.startswith("anybody") for text in expected]
+
+
+def test_a_console_with_a_login_is_open_to_listeners_on_the_way_alone() -> None:
+    (found,) = open_addresses({"console.listener": "0.0.0.0:8080", "console.access.config": "access.toml"})
+    assert found.text == "passwords and records can be read on the way"
+    assert not found.is_address
 
 
 def test_rights_that_nobody_limits() -> None:

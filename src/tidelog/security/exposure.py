@@ -19,18 +19,26 @@ KNOWN_PASSWORDS = frozenset(
 )  # fmt: skip
 """Passwords of documentation and examples, which attackers try first."""
 
+UNSECURED = "tidelog.sasl.oauthbearer.unsecured.enable"
+CLEAR = frozenset(("PLAIN", "OAUTHBEARER"))
+"""Mechanisms that send what logs a client in as it is."""
+
 SETTINGS = (
     "advertised.listeners",
     "allow.everyone.if.no.acl.found",
     "authorizer.class.name",
+    "console.access.config",
     "console.listener",
     "console.read.only",
     "listener.security.protocol.map",
     "listeners",
     "metrics.listener",
     "sasl.enabled.mechanisms",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.jwks.endpoint.url",
     "ssl.client.auth",
     "super.users",
+    UNSECURED,
 )
 """The settings that `exposures` reads, beside settings with the prefix of a listener and the settings of
 passwords."""
@@ -72,13 +80,15 @@ def open_addresses(settings: Settings) -> Iterator[Exposure]:
             yield from _listener(settings, name.lower(), address, protocol)
     yield from _console(settings)
     metrics = _text(settings, "metrics.listener")
-    if metrics and not is_loopback(
-        metrics.removeprefix("https://").rpartition(":")[0].strip("[]") or "127.0.0.1"
-    ):
+    host = metrics.removeprefix("https://").rpartition(":")[0].strip("[]") or "127.0.0.1"
+    client_auth = _of_listener(settings, "metrics", "ssl.client.auth").lower()
+    asks = metrics.startswith("https://") and client_auth == "required"
+    if metrics and not asks and not is_loopback(host):
         yield Exposure(
             f"metrics.listener={metrics}",
             "whoever reaches it reads the names of topics, groups and clients",
-            "Let metrics.listener be on 127.0.0.1, or let a firewall admit only the collector.",
+            "Let metrics.listener be on 127.0.0.1, or ask the collector for a certificate (https and "
+            "listener.name.metrics.ssl.client.auth=required).",
             is_address=True,
         )
 
@@ -87,20 +97,25 @@ def _console(settings: Settings) -> Iterator[Exposure]:
     console = _text(settings, "console.listener")
     if not console or is_loopback(console.rpartition(":")[0].strip("[]") or "127.0.0.1"):
         return
+    if _text(settings, "console.access.config"):
+        yield Exposure(
+            f"console.listener={console}",
+            "passwords and records can be read on the way",
+            "Let console.listener be on 127.0.0.1, behind a proxy with TLS.",
+        )
+        return
     reads = _text(settings, "console.read.only").lower() == "true"
     yield Exposure(
         f"console.listener={console}",
         f"whoever reaches it {'reads everything' if reads else 'reads and changes everything'}",
-        "Let console.listener be on 127.0.0.1, behind a proxy that asks who connects.",
+        "Let console.listener be on 127.0.0.1, or set console.access.config.",
         is_address=True,
     )
 
 
 def _listener(settings: Settings, name: str, address: str, protocol: str) -> Iterator[Exposure]:
-    prefix = f"listener.name.{name}."
-    mechanisms = settings.get(f"{prefix}sasl.enabled.mechanisms") or _text(
-        settings, "sasl.enabled.mechanisms"
-    )
+    asked = _of_listener(settings, name, "sasl.enabled.mechanisms").upper().split(",")
+    mechanisms = {part.strip() for part in asked} if protocol.startswith("SASL") else set()
     if protocol == "PLAINTEXT":
         yield Exposure(
             f"listener {address}",
@@ -109,8 +124,7 @@ def _listener(settings: Settings, name: str, address: str, protocol: str) -> Ite
             is_address=True,
         )
     elif protocol == "SSL":
-        asked = settings.get(f"{prefix}ssl.client.auth") or _text(settings, "ssl.client.auth")
-        if asked.lower() != "required":
+        if _of_listener(settings, name, "ssl.client.auth").lower() != "required":
             yield Exposure(
                 f"listener {address}",
                 "clients without a certificate are let in, as User:ANONYMOUS",
@@ -118,11 +132,38 @@ def _listener(settings: Settings, name: str, address: str, protocol: str) -> Ite
                 is_address=True,
             )
     elif protocol == "SASL_PLAINTEXT":
-        clear = "PLAIN" in [part.strip().upper() for part in mechanisms.split(",")]
+        clear = not mechanisms.isdisjoint(CLEAR)
         yield Exposure(
             f"listener {address}",
             "passwords and records can be read on the way" if clear else "records can be read on the way",
             "Use SASL_SSL.",
+        )
+    if "OAUTHBEARER" in mechanisms:
+        yield from _tokens(settings, name, address)
+
+
+def _tokens(settings: Settings, name: str, address: str) -> Iterator[Exposure]:
+    """What a listener with OAUTHBEARER leaves open."""
+    keys = _of_listener(settings, name, "sasl.oauthbearer.jwks.endpoint.url")
+    if not keys and _text(settings, UNSECURED).lower() == "true":
+        yield Exposure(
+            f"listener {address}",
+            "anybody can make a token that logs in as any user",
+            f"Set sasl.oauthbearer.jwks.endpoint.url, and remove {UNSECURED}.",
+            is_address=True,
+        )
+        return
+    if keys.lower().startswith("http:"):
+        yield Exposure(
+            f"listener {address}",
+            "the keys of tokens can be replaced on their way from the provider",
+            "Let sasl.oauthbearer.jwks.endpoint.url begin with https://.",
+        )
+    if keys and not _of_listener(settings, name, "sasl.oauthbearer.expected.audience"):
+        yield Exposure(
+            f"listener {address}",
+            "a token that the provider made for another service logs in",
+            "Set sasl.oauthbearer.expected.audience.",
         )
 
 
@@ -174,6 +215,11 @@ def holds_secrets(settings: Settings) -> bool:
         and name.endswith(("password", "jaas.config", "encoder.secret", "secret.key", "ssl.keystore.key"))
         for name, value in settings.items()
     )
+
+
+def _of_listener(settings: Settings, name: str, setting: str) -> str:
+    """The value for one listener."""
+    return (settings.get(f"listener.name.{name}.{setting}") or "").strip() or _text(settings, setting)
 
 
 def _text(settings: Settings, name: str) -> str:

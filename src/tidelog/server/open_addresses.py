@@ -6,6 +6,7 @@ from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.broker_definition import LISTENER_PREFIX
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+OF_LISTENERS = ("sasl.enabled.mechanisms", "sasl.oauthbearer.jwks.endpoint.url", "ssl.client.auth")
 
 
 def open_address_lines(config: BrokerConfig) -> list[str]:
@@ -19,11 +20,15 @@ def open_address_lines(config: BrokerConfig) -> list[str]:
     # Without the listeners of a KRaft controller, which nobody binds.
     settings["listeners"] = ",".join(str(endpoint) for endpoint in config.endpoints)
     for endpoint in config.endpoints:
-        for name in ("ssl.client.auth", "sasl.enabled.mechanisms"):
-            prefixed = f"{LISTENER_PREFIX}{endpoint.listener.lower()}.{name}"
-            settings[prefixed] = config.text(prefixed)
+        settings |= _of_listener(config, endpoint.listener.lower())
+    settings |= _of_listener(config, "metrics")
     return [
         f"{found.what} is open to other machines: {found.text}"
         for found in open_addresses(settings)
         if found.is_address
     ]
+
+
+def _of_listener(config: BrokerConfig, name: str) -> dict[str, str | None]:
+    prefixed = [f"{LISTENER_PREFIX}{name}.{setting}" for setting in OF_LISTENERS]
+    return {setting: config.text(setting) for setting in prefixed}
