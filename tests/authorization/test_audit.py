@@ -9,7 +9,11 @@ from typing import cast
 
 import pytest
 
+from tests.authorization.matrix import plain_connection
+from tests.authorization.test_token_access import SETTINGS as WITH_TOKENS
+from tests.authorization.test_token_access import create
 from tests.authorization.users import Users
+from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog.protocol.json import Json
 from tidelog.server.audit import AuditEvent
@@ -41,6 +45,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[AuditEvent]]:
     logger.setLevel(before)
 
 
+def commit(connection: RawConnection, group: str) -> Json:
+    """The error code of a commit for a group without members."""
+    offset: dict[str, Json] = {"partitionIndex": 0, "committedOffset": 0, "committedMetadata": ""}
+    topic: dict[str, Json] = {"name": "t", "partitions": [offset]}
+    answer = connection.call_json("OffsetCommit", 8, {"groupId": group, "topics": [topic]})
+    return answer["topics"][0]["partitions"][0]["errorCode"]  # type: ignore[index,call-overload]
+
+
 def test_denials_and_changes_are_in_the_log(
     lines: list[AuditEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +75,12 @@ def test_denials_and_changes_are_in_the_log(
                 "permissionType": 3,
             }
             admin.call_json("CreateAcls", 3, {"creations": [rule]})
+            below: dict[str, Json] = {"partitionIndex": 0, "offset": 0}
+            records: dict[str, Json] = {"topics": [{"name": "t", "partitions": [below]}], "timeoutMs": 5000}
+            admin.call_json("DeleteRecords", 2, records)
+            admin.call_json("FindCoordinator", 3, {"key": "g", "keyType": 0})
+            eventually(lambda: commit(admin, "g") == 0, "the group has an offset")
+            admin.call_json("DeleteGroups", 2, {"groupsNames": ["g", "no-such-group"]})
             admin.call_json("DeleteTopics", 6, {"topics": [{"name": "t"}], "timeoutMs": 5000})
     brief = [
         (*(line[key] for key in KEYS), line["operation" if line["event"] == "denied" else "change"])
@@ -79,10 +97,29 @@ def test_denials_and_changes_are_in_the_log(
             "Acl:Allow User:alice Read from * on Topic:LITERAL:t",
             "created",
         ),
+        ("changed", "User:admin", "DeleteRecords", "Topic:t", "records deleted from 1 partitions"),
+        ("changed", "User:admin", "DeleteGroups", "Group:g", "deleted"),
         ("changed", "User:admin", "DeleteTopics", "Topic:t", "deleted"),
     ]
     assert {line["host"] for line in lines} == {"127.0.0.1"}
     assert "12345678" not in str(lines)
+
+
+def test_the_life_of_a_token_is_in_the_log(lines: list[AuditEvent]) -> None:
+    with Broker(WITH_TOKENS) as broker:
+        made = create(broker, "alice", "alice")
+        hmac: dict[str, Json] = {"hmac": made["hmac"]}
+        with plain_connection(broker.address_of("SASL_PLAINTEXT"), "alice") as alice:
+            alice.call_json("RenewDelegationToken", 2, hmac | {"renewPeriodMs": 50_000})
+            alice.call_json("ExpireDelegationToken", 2, hmac | {"expiryTimePeriodMs": -1})
+            alice.call_json("ExpireDelegationToken", 2, hmac | {"expiryTimePeriodMs": -1})
+    resource = f"DelegationToken:{made['tokenId']}"
+    assert [(line["principal"], line["resource"], line["change"]) for line in lines] == [
+        ("User:alice", resource, "created for User:alice"),
+        ("User:alice", resource, "renewed"),
+        ("User:alice", resource, "expired"),
+    ]
+    assert made["hmac"] not in str(lines)
 
 
 def test_allowed_operations_are_told_at_debug_even_if_they_are_remembered(

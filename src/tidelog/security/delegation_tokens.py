@@ -77,6 +77,10 @@ class DelegationTokenManager:
     def hmac_of(self, token_id: str) -> bytes:
         return hmac.digest(self._settings.secret_key.encode(), token_id.encode(), "sha512")
 
+    def id_of(self, hmac: bytes) -> str:
+        """The id of the token with this HMAC; "" if there is none."""
+        return self._by_hmac.get(hmac, "")
+
     def tokens(self) -> Sequence[TokenNode]:
         return list(self._by_id.values())
 

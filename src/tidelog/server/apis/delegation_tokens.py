@@ -53,6 +53,7 @@ from tidelog.server.services import Services
 USER_TYPE = "User"
 ANONYMOUS = "User:ANONYMOUS"
 WITH_REQUESTER = 3
+AUDITED = "DelegationToken"
 
 
 def _manager(services: Services, request: Request) -> DelegationTokenManager:
@@ -86,6 +87,7 @@ async def create_delegation_token(
             raise InvalidPrincipalType("renewers are users")
         renewers = [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in body.renewers]
         node = await tokens.create(owner, requester, renewers, body.max_lifetime_ms)
+        services.audit.changed(request, AUDITED, node.token_id, f"created for {owner}")
     except KafkaError as error:
         answer.error_code = error.code
         return answer
@@ -101,7 +103,9 @@ async def renew_delegation_token(
 ) -> RenewDelegationTokenResponse:
     try:
         tokens = _manager(services, request)
+        token_id = tokens.id_of(bytes(body.hmac))
         expiry = await tokens.renew(request.principal, bytes(body.hmac), body.renew_period_ms)
+        services.audit.changed(request, AUDITED, token_id, "renewed")
     except KafkaError as error:
         return RenewDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=-1)
     return RenewDelegationTokenResponse(expiry_timestamp_ms=expiry)
@@ -112,7 +116,9 @@ async def expire_delegation_token(
 ) -> ExpireDelegationTokenResponse:
     try:
         tokens = _manager(services, request)
+        token_id = tokens.id_of(bytes(body.hmac))
         expiry = await tokens.expire(request.principal, bytes(body.hmac), body.expiry_time_period_ms)
+        services.audit.changed(request, AUDITED, token_id, "expired")
     except KafkaError as error:
         return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=-1)
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=expiry)

@@ -8,6 +8,7 @@ OFFSET_OUT_OF_RANGE. The answer has the low watermark, and waits until every rep
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 from tidelog.errors import KafkaError, PolicyViolation, TopicAuthorizationFailed
@@ -43,6 +44,8 @@ def delete_records(services: Services, request: Request, body: DeleteRecordsRequ
         yield
 
     def done(results: Results) -> None:
+        for name, count in Counter(key[0] for key, (_, error) in results.items() if error is None).items():
+            services.audit.changed(request, "Topic", name, f"records deleted from {count} partitions")
         services.respond(request, _answer(body, {**results, **refused}))
 
     services.replicas.delete_records(offsets, body.timeout_ms, done, partial(services.failed, request))

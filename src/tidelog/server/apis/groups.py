@@ -314,6 +314,8 @@ def delete_groups(services: Services, request: Request, body: DeleteGroupsReques
     def delete(name: str) -> None:
         def done(error: KafkaError | None) -> None:
             codes[name] = ErrorCode.NONE if error is None else error.code
+            if error is None:
+                services.audit.changed(request, "Group", name, "deleted")
             if len(codes) == len(names):
                 answer()
 
