@@ -26,7 +26,8 @@ def gssapi_steps(
 ) -> Generator[bytes, bytes, None]:
     """Prove the identity of a ticket to the service of a host. Only TLS protects the data.
 
-    The ticket is the system's, or got with the `keyTab` of a `principal` among the options of the JAAS line.
+    The ticket is the system's, or got with the `keyTab` of a `principal` among the options of the JAAS line. Such
+    a ticket is kept in memory: the system's may be of another user.
     """
     gssapi = gssapi_module()
     options = options or {}
@@ -34,8 +35,8 @@ def gssapi_steps(
         credentials = None
         if "keyTab" in options and "principal" in options:
             principal = gssapi.Name(options["principal"], gssapi.NameType.kerberos_principal)
-            keys = {"client_keytab": options["keyTab"]}
-            credentials = gssapi.Credentials(name=principal, usage="initiate", store=keys)
+            store = {"client_keytab": options["keyTab"], "ccache": f"MEMORY:tidelog {options['principal']}"}
+            credentials = gssapi.Credentials(name=principal, usage="initiate", store=store)
         name = gssapi.Name(f"{service}@{host}", name_type=gssapi.NameType.hostbased_service)
         context = gssapi.SecurityContext(
             name=name.canonicalize(gssapi.MechType.kerberos),

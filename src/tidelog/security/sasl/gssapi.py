@@ -83,22 +83,18 @@ class GssapiSaslServer:
     def _choose(self, choice: bytes) -> bytes:
         if len(choice) < 4 or choice[0] != NO_PROTECTION:
             raise SaslException("the client asks for a protection that is not offered")
-        peer = str(self._context.initiator_name)
-        wanted = choice[4:].decode("utf-8", "replace")
-        if wanted and wanted != peer:
-            raise SaslException("the client asks for another authorization id than its principal")
-        self.authorization_id = peer
+        # As in Kafka, the user is the principal of the ticket, whatever authorization id the client sends:
+        # kafka-python and aiokafka send the name of the service.
+        self.authorization_id = str(self._context.initiator_name)
         self.is_complete = True
         return b""
 
 
 def default_realm() -> str:
-    """The realm of /etc/krb5.conf, or "" if there is none."""
-    import re
-
+    """The default realm of the Kerberos library, or "" if it has none."""
+    gssapi = gssapi_module()
     try:
-        with open("/etc/krb5.conf") as file:
-            found = re.search(r"^\s*default_realm\s*=\s*(\S+)", file.read(), re.MULTILINE)
-    except OSError:
+        name = gssapi.Name("anybody", gssapi.NameType.user).canonicalize(gssapi.MechType.kerberos)
+    except gssapi.exceptions.GSSError:
         return ""
-    return "" if found is None else found[1]
+    return str(name).partition("@")[2]

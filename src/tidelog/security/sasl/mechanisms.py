@@ -120,7 +120,7 @@ def _maker(
     if mechanism.name == "OAUTHBEARER":
         return _oauthbearer(mechanism, settings.oauthbearer, options or {}, handler)
     if mechanism.name == "GSSAPI":
-        return _gssapi(settings, options or {})
+        return _gssapi(mechanism, settings, options or {})
     raise ConfigError("sasl.enabled.mechanisms", mechanism.name, f"expected some of {', '.join(MECHANISMS)}")
 
 
@@ -182,12 +182,19 @@ def checked_url(url: str, allowed: tuple[str, ...]) -> str:
     return url
 
 
-def _gssapi(settings: SaslSettings, options: Mapping[str, str]) -> MakeSaslServer:
+def _gssapi(
+    mechanism: MechanismSettings, settings: SaslSettings, options: Mapping[str, str]
+) -> MakeSaslServer:
     from tidelog.security.sasl.gssapi import GssapiSaslServer, acceptor_credentials, gssapi_module
 
-    gssapi_module()
+    gssapi = gssapi_module()
     service = settings.kerberos_service or options.get("serviceName")
     if service is None:
         raise ConfigError("sasl.kerberos.service.name", None, "needed for GSSAPI")
     credentials = acceptor_credentials(service, options)
+    try:
+        credentials()
+    except gssapi.exceptions.GSSError as error:
+        problem = f"there are no keys of the service {service}: {' '.join(str(error).split())}"
+        raise ConfigError(mechanism.prefix + JAAS, "[hidden]", problem) from None
     return lambda: GssapiSaslServer(credentials)
