@@ -25,6 +25,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_sessionstart() -> None:
+    from tests.support import planted  # after the clients have their logins
+
+    planted.install()
+
+
 TESTS = Path(__file__).parent
 
 LONGEST = (

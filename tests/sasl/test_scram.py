@@ -71,6 +71,30 @@ def test_a_nonce_ends_as_the_server_told() -> None:
         final_with(lambda nonce: NONCE)
 
 
+def test_every_exchange_has_a_nonce_of_its_own() -> None:
+    credential = scram_credential("secret", SHA_256, 4096)
+    first = scram_first("alice")
+    answers = {answer(ScramSaslServer(SHA_256, lambda _: credential), first) for _ in range(500)}
+    parts = {told.decode().partition(",")[0].removeprefix(f"r={NONCE}") for told in answers}
+    assert len(parts) == 500
+    assert min(map(len, parts)) >= 24
+
+
+def test_a_message_of_an_earlier_exchange_logs_nobody_in() -> None:
+    """Though the client's part of the nonce is the same."""
+    credential = scram_credential("secret", SHA_256, 4096)
+    first = scram_first("alice")
+    recorded = ScramSaslServer(SHA_256, lambda _: credential)
+    final = scram_final(first, answer(recorded, first), "secret")
+    assert answer(recorded, final).startswith(b"v=")
+    replayed = ScramSaslServer(SHA_256, lambda _: credential)
+    answer(replayed, first)
+    with pytest.raises(SaslException):
+        answer(replayed, final)
+    with pytest.raises(SaslException):
+        answer(recorded, final)  # the exchange is over
+
+
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512])
 def test_a_credential_is_its_text(mechanism: ScramAlgorithm) -> None:
     credential = scram_credential("secret", mechanism, 4096)

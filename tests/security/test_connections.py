@@ -6,7 +6,7 @@ import random
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,8 +14,10 @@ from tests.faults.client import BROKER_LOGGER, Client, resident_bytes, surprises
 from tests.faults.corpus import pointed_payloads
 from tests.security.honest import Honest
 from tests.support.broker import Broker
+from tests.support.ports import free_port
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
 from tests.support.scale import scale
+from tests.support.tls_broker import TlsFiles
 from tests.support.wait import eventually
 from tidelog.clients.connection import request_frame
 from tidelog.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -26,8 +28,18 @@ SLOW = 200
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("connections")) as running:
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return TlsFiles(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, files: TlsFiles) -> Iterator[Broker]:
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:{free_port()}",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": files.server,
+    }
+    with Broker(tmp_path_factory.mktemp("connections"), settings) as running:
         yield running
         assert surprises(running.log()) == []
 
@@ -80,7 +92,25 @@ def test_tls_and_other_protocols_on_a_plain_listener_end_in_one_line(broker: Bro
     assert "Traceback" not in broker.log()
 
 
-def test_a_secret_of_one_connection_is_in_no_answer_and_no_log_line_of_others(broker: Broker) -> None:
+@pytest.fixture(params=["PLAINTEXT", "SSL"])
+def connect(broker: Broker, files: TlsFiles, request: pytest.FixtureRequest) -> Callable[[], RawConnection]:
+    """Makes connections to one of the listeners."""
+    if request.param == "PLAINTEXT":
+        return lambda: RawConnection(broker.address)
+    address = broker.settings["listeners"].rpartition("//")[2]
+    context = files.client_context()
+
+    def encrypted() -> RawConnection:
+        connection = RawConnection(address)
+        connection.socket = context.wrap_socket(connection.socket, server_hostname="localhost")
+        return connection
+
+    return encrypted
+
+
+def test_a_secret_of_one_connection_is_in_no_answer_and_no_log_line_of_others(
+    broker: Broker, connect: Callable[[], RawConnection]
+) -> None:
     """Receive buffers and encoders are used again: what an earlier request left there must not come out."""
     secret = "planted-7f3a-secret"
     with Client(broker.address) as admin:
@@ -95,15 +125,15 @@ def test_a_secret_of_one_connection_is_in_no_answer_and_no_log_line_of_others(br
         payloads = pointed_payloads(bytes(16))
         chance = random.Random(5)
         found = []
-        for number in range(scale(300, 20_000)):
-            with RawConnection(broker.address) as victim:
+        for number in range(scale(200, 20_000)):
+            with connect() as victim:
                 victim.send_frame(planted if number % 3 else planted[: chance.randrange(20, len(planted))])
                 try:
                     victim.receive_frame(5)
                 except (ConnectionClosed, NoAnswer):
                     pass
             payload = payloads[number % len(payloads)]
-            with RawConnection(broker.address) as other:
+            with connect() as other:
                 # A frame that ends early would be read beyond its end, if any is.
                 data = payload if number % 2 else payload[: chance.randrange(10, len(payload))]
                 other.send_frame(data)

@@ -169,3 +169,8 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if kind is None:
+            from tests.support.planted import check_log
+
+            for log in self.folder.glob("broker-*.log"):
+                check_log(log.read_text(errors="replace"))
