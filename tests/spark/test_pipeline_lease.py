@@ -20,6 +20,8 @@ from typing import Protocol
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tests.support.wait import eventually
 from tidelog.cli.main import main
@@ -208,6 +210,28 @@ def test_a_driver_that_died_between_its_commit_and_its_first_renewal_is_known_by
     assert leases.holder(PIPELINE) == alive
     with pytest.raises(AlreadyRunning, match=f"process {alive.pid}"):
         leases.acquire(PIPELINE)
+
+
+@pytest.mark.parametrize("error", [CommitFailedError("version 1 exists"), DeltaError("timed out")], ids=repr)
+def test_a_driver_whose_commit_was_taken_although_its_answer_was_lost_holds_the_lease(
+    data: str, monkeypatch: pytest.MonkeyPatch, error: DeltaError
+) -> None:
+    commit = DeltaTable.create_write_transaction
+
+    def lost(self: DeltaTable, *arguments: object, **named: object) -> None:
+        commit(self, *arguments, **named)  # type: ignore[arg-type]
+        raise error
+
+    folder = StateFolder(data, times=QUICK)
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lost)
+    held = folder.leases.acquire(PIPELINE)
+    monkeypatch.undo()
+    held.check()
+    assert held.epoch == 1
+    with pytest.raises(AlreadyRunning, match=f"process {os.getpid()} on "):
+        folder.leases.acquire(PIPELINE)
+    held.close()
+    folder.leases.acquire(PIPELINE).close()
 
 
 def test_files_of_older_epochs_are_removed(data: str) -> None:

@@ -225,9 +225,12 @@ def file_name(pipeline: str, epoch: int) -> str:
 
 
 def _commit(table: DeltaTable, pipeline: str, epoch: int, holder: Holder) -> bool:
-    """Commit an epoch; False if another driver has committed it since the table was read."""
+    """Commit an epoch; False if another driver has committed it since the table was read.
+
+    A store may take a commit although its answer is lost: the holder in the log says whose commit it is.
+    """
     from deltalake import CommitProperties, Transaction
-    from deltalake.exceptions import CommitFailedError
+    from deltalake.exceptions import CommitFailedError, DeltaError
 
     properties = CommitProperties(
         app_transactions=[Transaction(pipeline, epoch)],
@@ -235,8 +238,13 @@ def _commit(table: DeltaTable, pipeline: str, epoch: int, holder: Holder) -> boo
     )
     try:
         table.create_write_transaction([], "append", table.schema(), [], commit_properties=properties)
-    except CommitFailedError:
-        return False
+    except DeltaError as error:
+        table.update_incremental()
+        if _committed(table, pipeline, epoch) == holder:
+            return True
+        if isinstance(error, CommitFailedError):
+            return False
+        raise
     return True
 
 
