@@ -132,6 +132,14 @@ def test_rows_that_failed_an_expectation_elsewhere_are_no_events(tmp_path: Path)
     assert [row["flow"] for row in rows(tmp_path, "quarantine")] == ["mine/credits/expect/large"]
 
 
+def test_an_event_that_failed_an_expectation_elsewhere_is_replayed_and_stays_there(tmp_path: Path) -> None:
+    other = bad(CREDITS, 1, event(CREDITS, 1), flow="mine/credits/expect/large")
+    quarantine(tmp_path, [bad(CREDITS, 1, event(CREDITS, 1)), other])
+    assert Replays(str(tmp_path)).run(ALL).good == {"credits": 1}
+    assert ids(tmp_path, "credits") == ["e-1"]
+    assert [row["flow"] for row in rows(tmp_path, "quarantine")] == ["mine/credits/expect/large"]
+
+
 class Killed(BaseException):
     """Ends a replay where a kill would."""
 

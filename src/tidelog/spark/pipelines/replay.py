@@ -37,6 +37,7 @@ FOLDER = "replays"
 PLAN = "plan.json"
 POSITION = ("topic", "partition", "offset", "day")
 FLOW_OF_COLLECT = "collect/"
+FLOWS = tuple(f"{FLOW_OF_COLLECT}{schema.table}" for schema in LOGS)
 SWEEP_SECONDS = 86_400
 """The age at which a folder without a plan is not one of a replay that is about to record it."""
 
@@ -199,7 +200,8 @@ class Replays:
             with suppress(FileNotFoundError):
                 files.delete_file(path)
         if self._folder.is_local:
-            self._data.files().delete_dir(f"{FOLDER}/{name}")
+            with suppress(FileNotFoundError):
+                self._data.files().delete_dir(f"{FOLDER}/{name}")
 
     def _sweep(self) -> None:
         """Delete the files of replays that were killed before their plan was recorded, or after its end."""
@@ -229,7 +231,7 @@ class Replays:
                 )
             table.merge(
                 positions,
-                " AND ".join(f"t.{name} = s.{name}" for name in POSITION),
+                " AND ".join([*(f"t.{name} = s.{name}" for name in POSITION), _of_collect(table)]),
                 source_alias="s",
                 target_alias="t",
                 commit_properties=properties,
@@ -296,12 +298,21 @@ def _read(staged: Store, table: str, columns: Sequence[str] | None) -> pa.Table:
     return pq.read_table(f"{table}.parquet", columns=columns, filesystem=staged.files())
 
 
+def _of_collect(table: DeltaTable) -> str:
+    """The condition in SQL of a row that `collect` has quarantined. Old tables have rows of no other flow."""
+    if "flow" not in {field.name for field in table.schema().fields}:
+        return "true"
+    return f"(t.flow IS NULL OR t.flow IN ({', '.join(repr(flow) for flow in FLOWS)}))"
+
+
 def _present(table: DeltaTable, positions: pa.Table) -> int:
-    """How many of the positions the quarantine has."""
+    """How many of the positions the quarantine has, without rows that another flow put there."""
     import pyarrow.dataset as ds
 
-    days = positions["day"].unique()
-    wanted = ds.field("day").isin(days)
-    there = table.to_pyarrow_dataset().to_table(columns=list(POSITION), filter=wanted)
+    dataset = table.to_pyarrow_dataset()
+    wanted = ds.field("day").isin(positions["day"].unique())
+    if "flow" in dataset.schema.names:
+        wanted = wanted & (ds.field("flow").is_null() | ds.field("flow").isin(FLOWS))
+    there = dataset.to_table(columns=list(POSITION), filter=wanted)
     there = there.select(list(POSITION)).cast(positions.schema)
     return int(positions.join(there, list(POSITION), join_type="inner").num_rows)
