@@ -176,11 +176,12 @@ def test_a_large_table_is_cut_into_files_and_row_groups(
     assert tables.delta("users").to_pyarrow_table()["value"].to_pylist().count(99) == 20
 
 
-def test_an_empty_text_that_names_a_folder_is_the_key_null(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_an_empty_text_that_names_a_folder_is_the_key_null(tmp_path: Path, kind: pa.DataType) -> None:
     tables = without_spark(tmp_path)
 
     def write(batch: int, *parts: str | None) -> None:
-        columns = {"part": pa.array(parts, pa.string()), "n": pa.array([batch] * len(parts))}
+        columns = {"part": pa.array(parts, kind), "n": pa.array([batch] * len(parts))}
         tables.write(frame(columns), "odd", writer="w", batch=batch, keys=("part",), partition_by=("part",))
 
     write(0, "")

@@ -215,11 +215,15 @@ def _taken(column: pa.ChunkedArray, mask: pa.Array, positions: pa.Array, new: pa
 def _as_stored(snapshot: Snapshot, rows: pa.Table) -> pa.Table:
     """The rows with null for an empty text that names a folder: Delta's log cannot tell them apart."""
     for name in snapshot.partition_by:
-        if name in rows.column_names and pa.types.is_string(rows.schema.field(name).type):
+        if name in rows.column_names and _is_text(rows.schema.field(name).type):
             at = rows.column_names.index(name)
             empty = pc.fill_null(pc.equal(rows[name], ""), False)
             rows = rows.set_column(at, name, pc.if_else(empty, None, rows[name]))
     return rows
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _with_all_columns(table: DeltaTable, rows: pa.Table) -> pa.Table:
