@@ -10,6 +10,7 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
+import deltalake
 import pytest
 from deltalake import DeltaTable
 
@@ -56,6 +57,27 @@ def test_the_table_is_compacted_like_others_and_still_knows_its_batches(tmp_path
     assert len(DeltaTable(maintained.uri).file_uris()) == 1
     assert run.table.append([record(3)]) == 0
     assert rows(tmp_path) == before
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+    table = Run(tmp_path).table
+    with pytest.MonkeyPatch.context() as patch:
+        earlier = batch_metrics.arrow_schema().remove(batch_metrics.arrow_schema().get_field_index("late"))
+        patch.setattr(batch_metrics, "arrow_schema", lambda: earlier)
+        table.append([record(0)])
+    assert table.append([replace(record(1), late=4)]) == 1
+    assert [row["late"] for row in rows(tmp_path)] == [None, 4]
+
+
+def test_the_driver_does_not_load_the_writer_of_delta_rs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*arguments: object, **named: object) -> None:
+        raise AssertionError("it takes 18 MB of the driver")
+
+    monkeypatch.setattr(deltalake, "write_deltalake", loaded)
+    Run(tmp_path).table.append([record(0)])
+    assert len(rows(tmp_path)) == 1
 
 
 def test_a_batch_has_one_row_with_what_spark_reported_later(tmp_path: Path) -> None:
@@ -152,7 +174,8 @@ def test_records_wait_for_a_minute_or_for_many(tmp_path: Path, monkeypatch: pyte
         assert (tmp_path / "tables").exists() is (batch == 2)
     run.log.put(record(3))
     run.log.flush(everything=True)
-    assert len(DeltaTable(run.table.uri).history()) == 2, "one commit for many batches"
+    writes = [commit for commit in DeltaTable(run.table.uri).history() if commit["operation"] == "WRITE"]
+    assert len(writes) == 2, "one commit for many batches"
 
 
 def test_a_store_that_is_away_keeps_the_records_waiting(
