@@ -26,8 +26,8 @@ def gssapi_steps(
 ) -> Generator[bytes, bytes, None]:
     """Prove the identity of a ticket to the service of a host. Only TLS protects the data.
 
-    The ticket is the system's, or got with the `keyTab` of a `principal` among the options of the JAAS line. Such
-    a ticket is kept in memory: the system's may be of another user.
+    The ticket is the system's, or got with the `keyTab` of a `principal` among the options of the JAAS line.
+    Such a ticket is kept in memory: the system's may be of another user.
     """
     gssapi = gssapi_module()
     options = options or {}
