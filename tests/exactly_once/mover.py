@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -224,6 +225,7 @@ class KafkaPythonLoop(Loop):
         self._call(self._producer.init_transactions)
         self._member: object = None
         self._is_new = False
+        self._joined_at = time.monotonic()
         self._sent: list[FutureRecordMetadata] = []
         loop = self
 
@@ -260,6 +262,7 @@ class KafkaPythonLoop(Loop):
 
         try:
             found = self._consumer.poll(timeout_ms=200)
+            self._check_joined()
             if self._is_new:
                 self._begin_where_it_was_committed()
                 return ()
@@ -286,6 +289,14 @@ class KafkaPythonLoop(Loop):
             if partition in self._consumer.assignment():
                 self._consumer.seek(partition, records[0].offset)
         return ()
+
+    def _check_joined(self) -> None:
+        """kafka-python forgets, now and then, a join whose coordinator is killed, and waits for it for ever."""
+        now = time.monotonic()
+        if not self._consumer._coordinator.rejoining:
+            self._joined_at = now
+        elif now > self._joined_at + KAFKA_PYTHON_SECONDS:
+            raise Ended("a join without an end")
 
     def _begin_where_it_was_committed(self) -> None:
         """kafka-python keeps its position in partitions that it gets back, whoever had them meanwhile."""
