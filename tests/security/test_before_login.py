@@ -6,6 +6,7 @@ import random
 import socket
 import ssl
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,15 @@ import pytest
 from tests.faults.client import resident_bytes, surprises
 from tests.faults.corpus import golden_payloads, pointed_payloads
 from tests.security.honest import Honest
+from tests.security.login_fuzz import SaslFuzz, encoded
 from tests.security.test_connections import client_hello
 from tests.security.test_frames import changed
 from tests.support.broker import Broker
 from tests.support.ports import free_ports
 from tests.support.scale import scale
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from tidelog.security.sasl.authenticator import SaslState
 from tidelog.security.security_folder import BrokerAddress, FolderOptions, SecurityFolder
 
 MEGABYTE = 1 << 20
@@ -88,6 +93,39 @@ def test_nothing_that_comes_before_a_login_harms_the_broker(broker: Broker, fold
     assert broker.running
     assert surprises(broker.log()) == []
     assert resident_bytes(broker.pid) - before < 60 * MEGABYTE
+
+
+LARGE = b"a" * 500_000  # a little less than sasl.server.max.receive.size
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "message"),
+    [
+        ("SCRAM-SHA-512", b"n,,n=" + LARGE + b",r=x"),
+        ("SCRAM-SHA-512", b"n,,n=" + LARGE + b",r="),
+        ("SCRAM-SHA-512", b"n,a=" + LARGE + b",n=a,r="),
+        ("SCRAM-SHA-512", b"n,,n=a,r=x" + b",a=b" * 120_000),
+        ("OAUTHBEARER", b"n,a=" + LARGE + b",\1auth=Bearer x\1"),
+        ("OAUTHBEARER", b"n,a=" + b"=2C" * 160_000 + b",\1auth=Bearer x\1\1"),
+        ("OAUTHBEARER", b"n,,\1" + b"a=b\1" * 120_000),
+        ("PLAIN", LARGE + b"\0" + LARGE),
+    ],
+    ids=lambda value: value if isinstance(value, str) else bytes(value[:6]).hex(),
+)
+def test_a_large_message_of_a_login_takes_little_memory(mechanism: str, message: bytes) -> None:
+    fuzz = SaslFuzz(random.Random(1), [])
+    machine = next(made for made in iter(fuzz.machine, None) if made.state is SaslState.INITIAL_REQUEST)
+    machine.receive(encoded(SaslHandshakeRequest(mechanism=mechanism), 1))
+    frame = encoded(SaslAuthenticateRequest(auth_bytes=message), 2)
+    tracemalloc.start()
+    try:
+        step = machine.receive(frame)
+        while step.work is not None:
+            step = machine.resume(step.work(), None)
+        assert not step.is_complete
+        assert tracemalloc.get_traced_memory()[1] < 12 * len(frame)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_request_before_the_login_is_never_answered(broker: Broker) -> None:

@@ -35,7 +35,8 @@ def gssapi_steps(
         credentials = None
         if "keyTab" in options and "principal" in options:
             principal = gssapi.Name(options["principal"], gssapi.NameType.kerberos_principal)
-            store = {"client_keytab": options["keyTab"], "ccache": f"MEMORY:tidelog {options['principal']}"}
+            tickets = f"MEMORY:tidelog {options['principal']}"
+            store = {"client_keytab": options["keyTab"], "ccache": tickets}
             credentials = gssapi.Credentials(name=principal, usage="initiate", store=store)
         name = gssapi.Name(f"{service}@{host}", name_type=gssapi.NameType.hostbased_service)
         context = gssapi.SecurityContext(

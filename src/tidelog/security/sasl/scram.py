@@ -34,6 +34,9 @@ _CLIENT_FINAL = re.compile(
     rf"(?P<without_proof>c=(?P<channel>[a-zA-Z0-9/+=]+),r=(?P<nonce>{_PRINTABLE})(?:,[a-zA-Z]=[^,\x00]*)*)"
     r",p=(?P<proof>[a-zA-Z0-9/+=]*)"
 )
+MOST_BYTES: Final = 16 * 1024
+"""Longer messages are refused: nobody has logged in yet, and each byte takes time and memory."""
+
 UNKNOWN_USER_SECRET: Final = secrets.token_bytes(32)
 
 
@@ -110,6 +113,8 @@ class ScramSaslServer:
     def evaluate(self, response: bytes) -> Evaluation:
         if self.is_complete:
             raise SaslException("the exchange is over")
+        if len(response) > MOST_BYTES:
+            raise SaslException(f"a message of {len(response)} bytes")
         if self._credential is not None:
             return self._final(response)
         match = _CLIENT_FIRST.fullmatch(response.decode("utf-8", "replace"))
