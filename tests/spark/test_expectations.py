@@ -76,17 +76,18 @@ def test_warnings_are_counted_while_the_rows_are_written(spark: SparkSession, tm
         ("xo-2", 100, "c", DAY),
         (None, None, None, DAY),
         ("o-3", 0, "b", DAY),
+        ("o-4\n", 1, "a", DAY),
     )
     assert counts.failed == {
         "not_null(id)": 1,
         "range(amount, 0, 100)": 1,
         "one_of(kind)": 1,
-        "matches(id)": 1,
+        "matches(id)": 2,
         "paid": 1,
         "unique(id, batch)": 1,
     }
-    assert (counts.sinks, counts.quarantined) == ({"orders": 5}, 0)
-    assert batches.ids() == [None, "o-1", "o-1", "o-3", "xo-2"]
+    assert (counts.sinks, counts.quarantined) == ({"orders": 6}, 0)
+    assert batches.ids() == [None, "o-1", "o-1", "o-3", "o-4\n", "xo-2"]
     assert batches.tables.read("orders").columns == ["id", "amount", "kind", "day"]
 
 
@@ -144,6 +145,18 @@ def test_unique_within_the_table_of_a_key(spark: SparkSession, tmp_path: Path) -
     batches.write(0, ("o-1", 1, "a", DAY))
     counts = batches.write(1, ("o-1", 1, "a", "2026-11-14"), ("o-1", 1, "b", DAY), (None, 1, "b", DAY))
     assert counts.failed == {"unique(id, kind, table)": 1}
+
+
+def test_rows_that_have_maps_can_be_unique(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.sql(
+        "SELECT id, map('k', n) AS parts, array(map('k', n)) AS deep"
+        " FROM VALUES ('a', 1), ('a', 2), ('b', 1) AS t(id, n)"
+    )
+    context = Context(spark, {}, Tables(spark, str(tmp_path)), "mine", writer="mine/orders")
+    with Checks((Unique("id"),)).applied(rows, context, 0) as checked:
+        assert len(checked.collect()) == 3
+    context.counts.settle()
+    assert context.counts.failed == {"unique(id, batch)": 1}
 
 
 def test_bad_events_of_a_flow_are_not_checked(spark: SparkSession, tmp_path: Path) -> None:

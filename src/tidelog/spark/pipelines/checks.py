@@ -30,6 +30,7 @@ from tidelog.spark.pipelines.expectations import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
 
 FAILED = "_failed"
 """The names of the expectations that a row fails, while a micro-batch is checked."""
@@ -107,7 +108,7 @@ class Checks:
 
         key = (*unique.key, "day") if unique.within == DAY else unique.key
         # The same row has to pass when the micro-batch is replayed, so the order is that of the content.
-        order = F.xxhash64(*[F.col(name) for name in rows.columns])
+        order = F.xxhash64(*[_hashable(field) for field in rows.schema.fields])
         place = F.row_number().over(Window.partitionBy(*key).orderBy(order))
         has_key = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in unique.key))
         marked = rows.withColumn(column, has_key & (place > 1))
@@ -156,6 +157,14 @@ class Checks:
         if "ts" in columns:
             return day_of(F.col("ts"))
         return F.lit(datetime.now(UTC).date())
+
+
+def _hashable(field: StructField) -> Column:
+    """The column, as JSON if it has maps, which Spark does not hash."""
+    from pyspark.sql import functions as F
+
+    column = F.col(f"`{field.name}`")
+    return F.to_json(column) if "map<" in field.dataType.simpleString() else column
 
 
 _METADATA = frozenset({"partition", "offset", "timestamp", "_error", "_raw"})

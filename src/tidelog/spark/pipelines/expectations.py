@@ -105,7 +105,7 @@ class Matches:
     def holds(self) -> Column:
         from pyspark.sql import functions as F
 
-        return F.col(self.column).rlike(f"^(?:{self.pattern})$")
+        return F.col(self.column).rlike(f"^(?:{self.pattern})\\z")
 
 
 @dataclass(frozen=True, slots=True)
