@@ -11,9 +11,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.collected import example
+from tests.tables.delta_files import new_log
 from tidelog import Admin
 from tidelog.spark.pipelines import backfill, collect, events
-from tidelog.spark.pipelines.backfill import Backfill, Days, Outcome, backfilled_sinks, refuse_state
+from tidelog.spark.pipelines.backfill import (
+    Backfill,
+    Days,
+    Outcome,
+    backfilled_sinks,
+    refuse_others,
+    refuse_state,
+)
 from tidelog.spark.pipelines.declare import (
     BackfillRefused,
     Context,
@@ -30,6 +38,10 @@ from tidelog.spark.pipelines.registry import UnknownPipeline
 from tidelog.spark.pipelines.replay import Replays, Selection
 from tidelog.spark.pipelines.settings import resolve
 from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.identity import Batch
+from tidelog.spark.tables.log_writers import writers_of
+from tidelog.spark.tables.maintenance import MaintenanceSettings, TableMaintenance
+from tidelog.spark.tables.store import Store
 from tidelog.testing.pipelines import PipelineTest
 
 if TYPE_CHECKING:
@@ -149,6 +161,20 @@ def test_collected_events_are_neither_lost_nor_in_two_tables(
         filled(test, "credits")
     assert [row["event_id"] for row in test.table("credits")] == ["e-1"]
     assert Replays(test.data).run(Selection(0)).replayed == 0
+
+
+def test_rows_of_a_flow_whose_commits_the_log_no_longer_has_are_seen(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    place = Store.of(None, log.uri)
+    upkeep = TableMaintenance(place, MaintenanceSettings(checkpoint_commits=1, log_versions=1))
+    for writer in ("other/flow", "replay/first", "replay/second"):
+        log.commit(log.snapshot(), Batch(writer, 0))
+        upkeep.round()
+    assert {commit.batch.writer for commit in log.snapshot().commits()} == {"replay/first", "replay/second"}
+    writers = writers_of(place, log.snapshot())
+    with pytest.raises(BackfillRefused, match="table amounts has rows of other/flow, too"):
+        refuse_others("amounts", writers, "mine/amounts")
+    refuse_others("amounts", writers, "other/flow")
 
 
 def test_what_cannot_be_computed_by_itself_is_refused() -> None:

@@ -19,6 +19,8 @@ from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import Fenced, ForeignCheckpoint, TableError
 from tidelog.spark.tables.identity import Batch, batch_app, this_driver
 from tidelog.spark.tables.live_files import live_paths
+from tidelog.spark.tables.log_writers import writers_of
+from tidelog.spark.tables.store import Store
 
 WRITER = "collect/credits"
 
@@ -315,3 +317,21 @@ def test_a_deletion_and_another_rewrite_from_one_snapshot_exclude_each_other(tmp
     assert not log.delete(slow, "n < 4"), "it has not seen the other one"
     assert rows(log) == Counter([3])
     assert log.last_batch(WRITER) == 1
+
+
+def test_the_writers_of_a_table_are_known_when_their_commits_are_gone(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    place = Store.of(None, log.uri)
+    write(log, batch(0, "first", checkpoint="c", offsets="[0,10]"), [1])
+    write(log, batch(0, "second"), [2])
+    assert writers_of(place, log.snapshot()) == {"first", "second"}
+    DeltaTable(log.uri).create_checkpoint()
+    (Path(log.uri) / "_delta_log" / f"{1:020d}.json").unlink()
+    write(log, batch(0, "third"), [3])
+    assert log.replace(log.snapshot(), [], [])
+    assert {commit.batch.writer for commit in log.snapshot().commits()} == {"second", "third"}
+    assert writers_of(place, log.snapshot()) == {"first", "second", "third"}
+    assert writers_of(place, log.snapshot(2)) == {"first", "second"}
+    log.snapshot().table.create_checkpoint()
+    assert writers_of(place, log.snapshot(2)) == {"first", "second"}
+    assert writers_of(place, log.snapshot()) == {"first", "second", "third"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.live_files import live_paths
+from tidelog.spark.tables.log_writers import writers_of
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, check_visible, write_files
 
@@ -129,7 +130,7 @@ class Backfill:
         if not log.exists():
             raise BackfillRefused(f"there is no table {name} yet: run {self.writer} first")
         snapshot = log.snapshot()
-        refuse_others(snapshot, self.writer)
+        refuse_others(name, writers_of(self._tables.below(name), snapshot), self.writer)
         end = self._end(snapshot, name)
         rows = self._rows(end, days)
         context = self._context
@@ -309,14 +310,13 @@ def backfilled_sinks(flow: Flow) -> list[Sink]:
     return found
 
 
-def refuse_others(snapshot: Snapshot, writer: str) -> None:
+def refuse_others(table: str, writers: Collection[str], writer: str) -> None:
     """Refuse a table with rows of other flows: a backfill of this flow would remove them."""
-    for commit in snapshot.commits():
-        if commit.batch.writer != writer and not commit.batch.writer.startswith(REPAIRS):
-            raise BackfillRefused(
-                f"table {snapshot.name} has rows of {commit.batch.writer}, too: a backfill of {writer} would "
-                "remove them"
-            )
+    others = sorted(one for one in writers if one != writer and not one.startswith(REPAIRS))
+    if others:
+        raise BackfillRefused(
+            f"table {table} has rows of {others[0]}, too: a backfill of {writer} would remove them"
+        )
 
 
 def refuse_strangers(snapshot: Snapshot, began: int, writer: str) -> None:

@@ -38,6 +38,8 @@ success."""
 REWRITE = "tidelog:rewrite"
 """The application id of every commit that removes files. Of two such commits from one snapshot Delta refuses
 the second, which it would not do for removals without a change of data: both would add the same rows."""
+MIGRATION = "tidelog:migration"
+"""The application id of the first commit of a migrated table."""
 _HISTORY = (20, 500, None)
 
 Act = Callable[[DeltaTable, CommitProperties], None]

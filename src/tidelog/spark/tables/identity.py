@@ -14,6 +14,7 @@ from functools import lru_cache
 METADATA = "tidelog"
 """The key of our entry in the custom metadata of a commit."""
 _APP = "tidelog:"
+_CHECKPOINT, _OFFSETS = ":checkpoint", ":offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,18 @@ def batch_app(writer: str) -> str:
 
 
 def checkpoint_app(writer: str) -> str:
-    return f"{_APP}{writer}:checkpoint"
+    return f"{_APP}{writer}{_CHECKPOINT}"
 
 
 def offsets_app(writer: str) -> str:
-    return f"{_APP}{writer}:offsets"
+    return f"{_APP}{writer}{_OFFSETS}"
+
+
+def writer_of_app(app: str) -> str | None:
+    """The writer whose batches an application id counts; None for any other application id."""
+    if not app.startswith(_APP) or app.endswith((_CHECKPOINT, _OFFSETS)):
+        return None
+    return app.removeprefix(_APP)
 
 
 def digest(text: str) -> int:

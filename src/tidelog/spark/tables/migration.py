@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 
 from tidelog.spark.tables import keyed_merge
 from tidelog.spark.tables.columns import KEYS
-from tidelog.spark.tables.delta_log import DeltaLog
+from tidelog.spark.tables.delta_log import MIGRATION, DeltaLog
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.old_format import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs
 
-MIGRATION = "tidelog:migration"
 BATCH_ROWS = 65_536
 PROGRESS_SECONDS = 5.0
 
