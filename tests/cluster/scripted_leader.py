@@ -10,15 +10,16 @@ from typing import TypeVar
 from tests.cluster.world import SELF, World
 from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.partition import Partition
-from tidelog.cluster.replica_fetcher import ReplicaFetcherSettings
 from tidelog.cluster.replica_fetcher_manager import ReplicaFetcherManager
+from tidelog.cluster.replica_fetcher_settings import ReplicaFetcherSettings
 from tidelog.cluster.worker import Worker
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError, NetworkException
 from tidelog.metadata.state import PartitionState
-from tidelog.protocol.message import Message
+from tidelog.protocol.message import Message, decode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tidelog.protocol.wire import Buffer
 from tidelog.storage.config import LogConfig
 
 R = TypeVar("R", bound=Message)
@@ -38,7 +39,8 @@ class ScriptedLeader:
         self.offsets = {-1: 0, -2: 0}
         self.closed = True
         self.version = 17
-        self._done: Callable[[FetchResponse | None, KafkaError | None], None] | None = None
+        self._asked_version = 0
+        self._done: Callable[[Buffer | None, KafkaError | None], None] | None = None
 
     @property
     def correlation_id(self) -> int:
@@ -62,20 +64,21 @@ class ScriptedLeader:
         assert isinstance(found, answer)
         return found
 
-    def ask(
+    def send(
         self,
-        request: Message,
-        answer: type[R],
-        done: Callable[[R | None, KafkaError | None], None],
-        *,
+        key: int,
         version: int,
-        timeout: float,
+        body: Sequence[Buffer],
+        done: Callable[[Buffer | None, KafkaError | None], None],
+        *,
+        timeout: float | None = None,
     ) -> None:
-        assert isinstance(request, FetchRequest)
-        assert answer is FetchResponse
-        request.encode(version)  # it can be sent
+        assert key == FetchRequest.KEY
+        assert version <= self.version
+        self._asked_version = version
+        request, _ = decode(FetchRequest, version, b"".join(body))
         self.fetches.append(request)
-        self._done = done  # type: ignore[assignment]
+        self._done = done
 
     def _offset(self, request: ListOffsetsRequest) -> Message:
         (topic,) = request.topics
@@ -96,7 +99,8 @@ class ScriptedLeader:
         """As a connection does: in a later turn of the loop."""
         done, self._done = self._done, None
         assert done is not None
-        asyncio.get_running_loop().call_soon(done, answer, error)
+        body = None if answer is None else answer.encode(self._asked_version)
+        asyncio.get_running_loop().call_soon(done, body, error)
 
     def answer(self, *partitions: PartitionData, error: int = 0, session: int = SESSION) -> None:
         assert self.is_asked

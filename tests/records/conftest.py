@@ -14,6 +14,7 @@ from tidelog.records import (
     _pure_copy,
     _pure_fetch,
     _pure_fetch_request,
+    _pure_follower_fetch,
     _pure_produce,
     _pure_producer,
     _pure_rows,
@@ -33,6 +34,7 @@ def pure() -> SimpleNamespace:
         _pure_copy,
         _pure_fetch,
         _pure_fetch_request,
+        _pure_follower_fetch,
         _pure_rows,
         _pure_run,
     )

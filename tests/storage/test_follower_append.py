@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.world import FailingDisk
 from tests.storage.helpers import NOW, append, batch, config, headers, offsets, open_log, records
+from tidelog.clock import ManualClock
 from tidelog.errors import CorruptMessage, KafkaStorageError
 from tidelog.records.batch import Record, build_batch, build_end_transaction_marker
 from tidelog.storage.append import AppendOrigin
@@ -161,3 +162,79 @@ def test_a_write_that_fails_is_taken_back(tmp_path: Path) -> None:
     rest = bytes_of(leader)[position(leader, copied) :]
     follower.append_as_follower(rest, NOW)
     assert bytes_of(follower) == bytes_of(leader)
+
+
+def one_by_one(leader: Log) -> list[memoryview]:
+    data, found = bytes_of(leader), []
+    while data:
+        size = 12 + int.from_bytes(data[8:12], "big")
+        found.append(memoryview(data[:size]))
+        data = data[size:]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_single_batches_are_copied_the_short_way_or_the_long_way(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    leader = open_log(tmp_path / "leader", config(index_interval_bytes=200))
+    settings = config(segment_bytes=2000, index_interval_bytes=rng.choice((0, 300)))
+    short, long = open_log(tmp_path / "short", settings), open_log(tmp_path / "long", settings)
+    for at in range(60):
+        producer = (at % 3, 0, at // 3) if at % 3 else None
+        append(leader, batch(1, timestamp=NOW + rng.randrange(50), producer=producer), epoch=at // 20)
+    clock, taken = ManualClock(NOW), 0
+    for data in one_by_one(leader):
+        appended = short.follower_appender.append_one(data, clock)
+        if appended is None:
+            short.append_as_follower(data, NOW)
+        else:
+            taken += 1
+            assert appended == (short.log_end_offset - 1, int.from_bytes(data[12:16], "big"))
+        long.append_as_follower(data, NOW)
+        assert short.log_end_offset == long.log_end_offset
+        assert short.producers.encode_snapshot() == long.producers.encode_snapshot()
+    # The first batch of a segment takes the long way, and so does the second, which sets its time to roll.
+    assert 60 - 2 * len(short.segments) <= taken < 60
+    assert bytes_of(short) == bytes_of(long) == bytes_of(leader)
+    assert headers(short) == headers(long)
+    assert short.max_timestamp() == long.max_timestamp()
+    assert short.leader_epochs.entries() == long.leader_epochs.entries()
+    for log in (short, long):
+        log.close(NOW)
+    for name in sorted(path.name for path in (tmp_path / "long").iterdir()):
+        assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes(), name
+
+
+def test_what_is_out_of_the_ordinary_is_left_to_the_long_way(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    follower = open_log(tmp_path)
+
+    def made(base: int, **more: int) -> bytes:
+        return build_batch([Record(base, NOW, None, b"x")], base_offset=base, **more)  # type: ignore[arg-type]
+
+    assert follower.follower_appender.append_one(memoryview(made(0)), clock) is None  # a new segment
+    follower.append_as_follower(made(0), NOW)
+    follower.append_as_follower(made(1), NOW)
+    damaged = bytearray(made(2))
+    damaged[-1] ^= 1
+    transactional = made(2, producer_id=3, producer_epoch=0, base_sequence=0, transactional=True)
+    size = follower.size
+    for data in (b"", made(2)[:-1], made(2) + made(3), made(1), bytes(damaged), transactional):
+        assert follower.follower_appender.append_one(memoryview(data), clock) is None
+        assert (follower.log_end_offset, follower.size, follower.has_pending) == (2, size, False)
+    assert follower.follower_appender.append_one(memoryview(made(2)), clock) == (2, -1)
+    assert offsets(records(follower)) == [0, 1, 2]
+
+
+def test_a_single_batch_whose_write_fails_is_taken_back(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    follower = open_log(tmp_path, disk=disk)
+    for base in (0, 1):
+        follower.append_as_follower(build_batch([Record(base, NOW, None, b"x")], base_offset=base), NOW)
+    third = memoryview(build_batch([Record(2, NOW, None, b"y")], base_offset=2))
+    disk.write_errors.append(errno.ENOSPC)
+    with pytest.raises(KafkaStorageError):
+        follower.follower_appender.append_one(third, ManualClock(NOW))
+    assert (follower.log_end_offset, follower.has_pending) == (2, False)
+    assert follower.follower_appender.append_one(third, ManualClock(NOW)) == (2, -1)
+    assert offsets(records(follower)) == [0, 1, 2]

@@ -171,30 +171,6 @@ class AsyncConnection:
             raise self._unreadable(request, error) from None
         return self._with_throttle(decoded)
 
-    def ask(
-        self,
-        request: Message,
-        answer: type[R],
-        done: Callable[[R | None, KafkaError | None], None],
-        *,
-        version: int,
-        timeout: float,
-    ) -> None:
-        """As `call`, for a caller that needs no task: `done` gets the answer or the error."""
-
-        def received(body: Buffer | None, error: KafkaError | None) -> None:
-            if body is None:
-                done(None, error)
-                return
-            try:
-                decoded = self._decoded(request, answer, version, body)
-            except NetworkException as broken:
-                done(None, broken)
-            else:
-                done(decoded, None)
-
-        self.send(api_key(type(request)), version, (request.encode(version),), received, timeout=timeout)
-
     def _decoded(self, request: Message, answer: type[R], version: int, body: Buffer) -> R:
         try:
             decoded, _ = decode(answer, version, body)
@@ -249,7 +225,7 @@ class AsyncConnection:
         assert self._stream is not None
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         header = request_header(key, version, self._correlation_id, self._client_id)
-        size = len(header) + sum(len(part) for part in body)
+        size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
         now = self.last_used = self._loop.time()
         deadline = now + (self._timeout if timeout is None else timeout)
         request = _InFlight(self._correlation_id, key, version, deadline, done, now)

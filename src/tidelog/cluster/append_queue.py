@@ -68,6 +68,11 @@ class AppendQueue:
     def _is_appending(self) -> bool:
         return bool(self.turn) or (self.writing and not self._is_held)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is written, waits or is held: an append needs no turn."""
+        return not (self.writing or self.waiting or self.turn or self._hold or self._changes)
+
     def hold(self, held: Callable[[], None]) -> None:
         """Let all appends wait between the call of `held` and `release`."""
         self._hold = held

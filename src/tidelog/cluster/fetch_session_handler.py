@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tidelog.cluster.leader_endpoint import WantedPartition
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
 from tidelog.metadata.state import NO_TOPIC_ID
 from tidelog.protocol.messages.fetch import FetchRequest
@@ -45,6 +46,11 @@ class FetchSessionHandler:
     def __len__(self) -> int:
         return len(self._members)
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the session of the leader has exactly the partitions of this one."""
+        return self.epoch != FULL_EPOCH and not self._left and bool(self._members)
+
     def find(self, topic_id: bytes, index: int) -> PartitionFetchState | None:
         """A partition of the session, by the id of its topic."""
         return self._by_id.get((topic_id, index))
@@ -68,6 +74,19 @@ class FetchSessionHandler:
             last_fetched_epoch=state.last_fetched_epoch,
             log_start_offset=state.log_start_offset,
             partition_max_bytes=self.max_bytes,
+        )
+
+    def wanted(self, state: PartitionFetchState) -> WantedPartition:
+        """A partition of the session as its state says, for the next request."""
+        state.session_offset = state.fetch_offset
+        return (
+            state.key[0] if self._without_ids else state.topic_id,
+            state.key[1],
+            state.leader_epoch,
+            state.fetch_offset,
+            state.last_fetched_epoch,
+            state.log_start_offset,
+            self.max_bytes,
         )
 
     def leave(self, state: PartitionFetchState) -> None:

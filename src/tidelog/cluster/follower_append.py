@@ -16,7 +16,7 @@ from tidelog.storage.follower_appender import FetchedRecords, PendingCopy, Unexp
 from tidelog.storage.truncation import Truncation
 
 if TYPE_CHECKING:
-    from tidelog.clock import Scheduler
+    from tidelog.clock import Clock, Scheduler
     from tidelog.cluster.partition import Partition
     from tidelog.storage.flush_job import FlushJob
     from tidelog.storage.log import Log
@@ -37,6 +37,29 @@ def follower_log(partition: Partition, leader_epoch: int) -> Log:
     if partition.log is None or partition.offline or partition.log.closed:
         raise KafkaStorageError(f"the folder of {partition.name} is offline")
     return partition.log
+
+
+def append_now(
+    partition: Partition, data: memoryview, leader_epoch: int, clock: Clock
+) -> tuple[int, int] | None:
+    """Append one small batch in this turn of the loop; returns its last offset and its leader epoch.
+
+    None, and nothing changes, if the append has to wait, or if something is out of the ordinary: that is for
+    `FollowerAppend`. Raises KafkaStorageError.
+    """
+    log = partition.log
+    if (
+        log is None
+        or partition.offline
+        or log.closed
+        or partition.leader_epoch != leader_epoch
+        or partition.leader_id == partition.broker_id
+        or not partition.appends.is_at_rest
+        or len(data) >= HEAVY_BYTES
+        or log.config.flush_messages != LONG_MAX
+    ):
+        return None
+    return log.follower_appender.append_one(data, clock)
 
 
 class FollowerAppend:
@@ -252,6 +275,20 @@ class FollowerTruncation:
             self._done(self._partition.log.log_end_offset, None)
         else:
             self._partition.appends.waiting.appendleft(self)
+
+
+def truncation_offset(found: Log, leader_epoch: int, leader_end_offset: int) -> int:
+    """Where a log diverges from its leader, which ends `leader_epoch` at `leader_end_offset`.
+
+    The next fetch checks again: a log may diverge in several epochs.
+    """
+    end = found.log_end_offset
+    epoch, epoch_end = found.end_offset_for_epoch(leader_epoch)
+    if epoch < 0:
+        return min(leader_end_offset, end)
+    if epoch != leader_epoch:
+        return min(epoch_end, end)
+    return min(epoch_end, leader_end_offset, end)
 
 
 def _end(partition: Partition, steps: Truncation, error: BaseException | None) -> None:

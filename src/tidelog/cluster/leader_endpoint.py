@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from tidelog.cluster.transport import BrokerConnection, EndpointOf, Transport
 from tidelog.errors import KafkaError, NetworkException, error_class
 from tidelog.partitions import PartitionKey
+from tidelog.protocol.message import decode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
+from tidelog.protocol.wire import Buffer, ProtocolError
+from tidelog.records.loops import one_fetch_request, parse_one_fetched
 
 WITHOUT_TOPIC_IDS = 12
 """The newest version of Fetch with topic names."""
 WITH_REPLICA_STATE = 15
 """The oldest version of Fetch with the broker epoch of the follower."""
+
+
+FETCH = 1
+
+WantedPartition = tuple[str | bytes, int, int, int, int, int, int]
+"""A partition as a fetch names it: topic name or id, partition, leader epoch, fetch offset, last fetched
+epoch, log start offset, most bytes.
+"""
+
+OneFetched = tuple[int, str | bytes | None, int, int, int, int, int]
+"""An answer without errors with one partition or none: session id, topic name or id or None, partition, high
+watermark, log start offset, and where in its body the records begin and end.
+"""
+
+
+class FetchAnswers(Protocol):
+    """Receives the answers to the fetches of one follower. Each fetch has one answer."""
+
+    def answered(self, answer: FetchResponse | None, error: KafkaError | None) -> None:
+        """The answer to a fetch, or its error."""
+
+    def answered_one(self, answer: OneFetched, body: Buffer) -> None:
+        """An answer without errors with one partition or none."""
 
 
 class LeaderEndPoint:
@@ -37,6 +64,9 @@ class LeaderEndPoint:
         self._timeout = timeout
         self._connection: BrokerConnection | None = None
         self._fetch_versions: dict[bool, int] = {}  # of the connection, with and without topic ids
+        # Of the fetch in flight.
+        self._version = WITHOUT_TOPIC_IDS
+        self._answers: FetchAnswers | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -61,29 +91,69 @@ class LeaderEndPoint:
         self._fetch_versions.clear()
         self._connection = await self._transport.connect(self.leader_id, endpoint, timeout=self._timeout)
 
-    def fetch(
-        self,
-        request: FetchRequest,
-        done: Callable[[FetchResponse | None, KafkaError | None], None],
-        *,
-        topic_ids: bool,
-    ) -> None:
-        """Send a fetch as this broker; `done` gets the answer or the error.
+    def fetch(self, request: FetchRequest, answers: FetchAnswers, *, topic_ids: bool) -> None:
+        """Send a fetch as this broker; `answers` gets the answer or the error. One fetch is in flight.
 
         Raises KafkaError if the fetch cannot be sent.
         """
-        connection = self._connected()
-        version = self._fetch_versions.get(topic_ids)
-        if version is None:
-            version = connection.version_for(FetchRequest, at_most=None if topic_ids else WITHOUT_TOPIC_IDS)
-            self._fetch_versions[topic_ids] = version
+        version = self._version_for(topic_ids)
         if version >= WITH_REPLICA_STATE:
             request.replica_state = FetchRequest.ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()
             )
         else:
             request.replica_id = self._broker_id
-        connection.ask(request, FetchResponse, done, version=version, timeout=self._timeout)
+        self._send(version, request.encode(version), answers)
+
+    def fetch_next(
+        self,
+        wanted: WantedPartition | None,
+        session: tuple[int, int],
+        limits: tuple[int, int, int],
+        answers: FetchAnswers,
+        *,
+        topic_ids: bool,
+    ) -> bool:
+        """The same for the next fetch of a session that names one partition or none.
+
+        `session` has its id and epoch; `limits` the most time to wait in ms, the least and the most bytes.
+        False, and nothing is sent, if the leader has no version that this short way can write.
+        """
+        version = self._version_for(topic_ids)
+        if version < WITHOUT_TOPIC_IDS:
+            return False
+        body = one_fetch_request(version, self._broker_id, self._broker_epoch(), *limits, *session, wanted)
+        self._send(version, body, answers)
+        return True
+
+    def _version_for(self, topic_ids: bool) -> int:
+        version = self._fetch_versions.get(topic_ids)
+        if version is None:
+            at_most = None if topic_ids else WITHOUT_TOPIC_IDS
+            version = self._connected().version_for(FetchRequest, at_most=at_most)
+            self._fetch_versions[topic_ids] = version
+        return version
+
+    def _send(self, version: int, body: bytes, answers: FetchAnswers) -> None:
+        self._version, self._answers = version, answers
+        self._connected().send(FETCH, version, (body,), self._received, timeout=self._timeout)
+
+    def _received(self, body: Buffer | None, error: KafkaError | None) -> None:
+        answers, version = self._answers, self._version
+        assert answers is not None
+        if body is None:
+            answers.answered(None, error)
+            return
+        found = parse_one_fetched(body, 0, version)
+        if found is not None:
+            answers.answered_one(found, body)
+            return
+        try:
+            answer, _ = decode(FetchResponse, version, body)
+        except ProtocolError as broken:
+            answers.answered(None, NetworkException(f"broker {self.leader_id} answered a fetch: {broken}"))
+        else:
+            answers.answered(answer, None)
 
     async def earliest_offset(self, key: PartitionKey, leader_epoch: int) -> int:
         """The log start offset of the leader. Raises KafkaError."""

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.clock import Clock
 from tidelog.partitions import PartitionKey
 
 if TYPE_CHECKING:
     from tidelog.cluster.partition import Partition
 
 NO_EPOCH = -1
+
+
+class AnswerParts:
+    """Counts the partitions of one answer that are still appended or truncated."""
+
+    __slots__ = ("unfinished",)
+
+    def __init__(self) -> None:
+        self.unfinished = 1  # ends when all partitions have been looked at
 
 
 class PartitionFetchState:
@@ -53,6 +63,20 @@ class PartitionFetchState:
 
     def is_ready(self, now: float) -> bool:
         return not self.is_truncating and self.delayed_until <= now
+
+    def is_in_session_at(self, clock: Clock) -> bool:
+        """Whether the next request may name the partition without a change of the session."""
+        if not self.in_session or self.is_truncating:
+            return False
+        return not self.delayed_until or self.delayed_until <= clock.monotonic()
+
+    def take_log_start(self) -> bool:
+        """Take the log start offset of the log; returns whether it moved."""
+        log = self.partition.log
+        if log is None or log.log_start_offset == self.log_start_offset:
+            return False
+        self.log_start_offset = log.log_start_offset
+        return True
 
     def moved_to(self, offset: int) -> None:
         """The log ends at `offset` now."""

@@ -10,14 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
-from typing import Protocol, cast
+from contextlib import suppress
+from functools import partial
+from typing import cast
 
 from tidelog.clock import Scheduler
 from tidelog.cluster.fetch_session_handler import FetchSessionHandler
-from tidelog.cluster.follower_append import FollowerAppend, FollowerTruncation
-from tidelog.cluster.leader_endpoint import LeaderEndPoint
-from tidelog.cluster.partition_fetch_state import PartitionFetchState
+from tidelog.cluster.fetcher_backoff import FIRST_RETRY_SECONDS, MAX_DOUBLINGS, FetcherBackoff
+from tidelog.cluster.follower_append import (
+    FollowerAppend,
+    FollowerTruncation,
+    append_now,
+    truncation_offset,
+)
+from tidelog.cluster.leader_endpoint import LeaderEndPoint, OneFetched
+from tidelog.cluster.partition_fetch_state import AnswerParts, PartitionFetchState
+from tidelog.cluster.replica_fetcher_settings import (
+    QUIET_ERRORS,
+    SESSION_ERRORS,
+    FetchListener,
+    ReplicaFetcherSettings,
+)
 from tidelog.cluster.transport import is_refused
 from tidelog.errors import (
     CorruptMessage,
@@ -34,66 +47,10 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.wire import Buffer
 from tidelog.storage.follower_appender import FetchedRecords
-from tidelog.storage.log import Log
 
 log = logging.getLogger("tidelog.cluster.replica_fetcher")
 
-SESSION_ERRORS = frozenset(
-    (
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    )
-)
-QUIET_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH))
-"""Errors that are normal while the leader changes."""
-MAX_DOUBLINGS = 20
-FIRST_RETRY_SECONDS = 0.01
-"""The wait after the first such error of a partition. Each wait is twice the last, up to the back-off."""
-UNKNOWN_LEADER_SECONDS = 0.1
-"""How long a fetcher waits for the address of its leader, at most."""
-
-
-@dataclass(slots=True)
-class ReplicaFetcherSettings:
-    """The settings replica.fetch.* and replica.socket.timeout.ms."""
-
-    fetchers: int = 1
-    backoff_ms: int = 1000
-    max_bytes: int = 1 << 20
-    min_bytes: int = 1
-    response_max_bytes: int = 10 << 20
-    wait_max_ms: int = 500
-    socket_timeout_ms: int = 30_000
-
-
-class FetchListener(Protocol):
-    """Receives the events of a fetcher."""
-
-    def is_throttled(self, state: PartitionFetchState) -> bool:
-        """Whether a follower that lags must not fetch the partition now (follower.replication.throttled)."""
-
-    def fetched(self, state: PartitionFetchState, count: int) -> None:
-        """Bytes of a partition came from the leader."""
-
-    def leader_reached(self, leader_id: int) -> None:
-        """The leader takes connections."""
-
-    def leader_lost(self, leader_id: int) -> None:
-        """The connection to the leader ended, or nobody listens at its address."""
-
-    def mark_failed(self, key: PartitionKey) -> None:
-        """The partition is not fetched any more, until the controller sends a new state."""
-
-
-class _Parts:
-    """The partitions of one answer."""
-
-    __slots__ = ("unfinished",)
-
-    def __init__(self) -> None:
-        self.unfinished = 1  # ends when all partitions have been looked at
+PartitionData = FetchResponse.PartitionData
 
 
 class ReplicaFetcher:
@@ -111,12 +68,13 @@ class ReplicaFetcher:
         self.answers = 0
         self.bytes_fetched = 0
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-        self._failures = 0  # since the last answer
+        self._backoff = FetcherBackoff(leader, settings.backoff_ms)
         self._scheduler = scheduler
         self._clock = scheduler.clock
         self._settings = settings
         self._listener = listener
         self._session = FetchSessionHandler(settings.max_bytes)
+        self._limits = settings.wait_max_ms, settings.min_bytes, settings.response_max_bytes
         # Partitions that enter or leave the session, and partitions that wait for a time or a quota.
         self._changed: dict[PartitionFetchState, None] = {}
         self._delayed: dict[PartitionFetchState, None] = {}
@@ -125,7 +83,7 @@ class ReplicaFetcher:
         self._on_finished: asyncio.Event | None = None
         self._end: asyncio.Future[bool] | None = None  # of `_fetch`: whether there was nothing to fetch
         self._asked_all = False  # by the request in flight
-        self._parts: _Parts | None = None
+        self._parts: AnswerParts | None = None
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -160,19 +118,14 @@ class ReplicaFetcher:
         """The log start offset of a follower moved: the next request tells the leader."""
         state = self.states.get(key)
         if state is not None and state.in_session:
-            self._note_log_start(state)
+            self._take_log_start(state)
 
-    def _note_log_start(self, state: PartitionFetchState) -> None:
-        found = state.partition.log
-        if found is not None and found.log_start_offset != state.log_start_offset:
-            state.log_start_offset = found.log_start_offset
+    def _take_log_start(self, state: PartitionFetchState) -> None:
+        if state.take_log_start():
             self._changed[state] = None
 
     def _is_current(self, state: PartitionFetchState) -> bool:
         return self.states.get(state.key) is state and not self._closed
-
-    def _is_still(self, state: PartitionFetchState) -> Callable[[], bool]:
-        return lambda: self._is_current(state)
 
     def _delay(self, state: PartitionFetchState, seconds: float) -> None:
         state.delayed_until = self._clock.monotonic() + seconds
@@ -213,13 +166,11 @@ class ReplicaFetcher:
                 await self._truncate_to_high_watermarks()
                 await self._fetch()
             except KafkaError as error:
-                # The first failure is news, and so is each failure of a leader that stays away.
-                is_news = not self._failures or self._pause_seconds() >= self._longest_pause()
-                level = logging.WARNING if is_news else logging.DEBUG
+                level = logging.WARNING if self._backoff.is_news else logging.DEBUG
                 log.log(
                     level, "%s: the fetch from broker %d failed: %s", self.name, self.leader.leader_id, error
                 )
-                was_connected = not self._failures and isinstance(error, NetworkException)
+                was_connected = not self._backoff.failures and isinstance(error, NetworkException)
                 if (was_connected and self.leader.is_known) or is_refused(error):
                     self._listener.leader_lost(self.leader.leader_id)
                 self.leader.close("the fetch failed")
@@ -232,25 +183,9 @@ class ReplicaFetcher:
                 await self._pause()
 
     async def _pause(self) -> None:
-        seconds = self._pause_seconds()
-        self._failures += 1
+        seconds = self._backoff.seconds
+        self._backoff.failures += 1
         await self.sleep(seconds)
-
-    def _pause_seconds(self) -> float:
-        """The wait before the next connection. There is none after a lost connection: the next attempt
-        shows whether the leader lives.
-
-        Each further wait is twice the last.
-        """
-        if not self._failures:
-            return 0.0
-        doubled = FIRST_RETRY_SECONDS * 2 ** min(self._failures - 1, MAX_DOUBLINGS)
-        return float(min(self._longest_pause(), doubled))
-
-    def _longest_pause(self) -> float:
-        """The back-off. The address of a broker that is not live yet is looked for sooner."""
-        seconds = self._settings.backoff_ms / 1000
-        return seconds if self.leader.is_known else min(seconds, UNKNOWN_LEADER_SECONDS)
 
     async def _fetch(self) -> None:
         """Fetch again and again, until something else has to be done first.
@@ -265,12 +200,36 @@ class ReplicaFetcher:
 
     def _send(self) -> None:
         """Send the next request, if there is something to fetch."""
+        if self._send_next():
+            return
         request = self._next_request()
         if request is None:
             self._end_fetch(is_idle=True)
             return
         self._asked_all = self._session.is_full
-        self.leader.fetch(request, self._answered, topic_ids=self._session.uses_topic_ids)
+        self.leader.fetch(request, self, topic_ids=self._session.uses_topic_ids)
+
+    def _send_next(self) -> bool:
+        """Send a request of the session that names one partition or none, as most requests are.
+
+        False leaves any other request to `_next_request`.
+        """
+        session, changed = self._session, self._changed
+        if self._delayed or len(changed) > 1 or not session.is_unchanged:
+            return False
+        wanted = None
+        for state in changed:
+            if not state.is_in_session_at(self._clock):
+                return False
+            if state.lag != 0 and self._listener.is_throttled(state):
+                return False
+            wanted = session.wanted(state)
+        ids = (session.session_id, session.epoch)
+        if not self.leader.fetch_next(wanted, ids, self._limits, self, topic_ids=session.uses_topic_ids):
+            return False
+        changed.clear()
+        self._asked_all = False
+        return True
 
     def _end_fetch(self, *, is_idle: bool = False, error: BaseException | None = None) -> None:
         if self._end is None or self._end.done():
@@ -280,7 +239,9 @@ class ReplicaFetcher:
         else:
             self._end.set_result(is_idle)
 
-    def _answered(self, answer: FetchResponse | None, error: KafkaError | None) -> None:
+    # -- leader_endpoint.FetchAnswers
+
+    def answered(self, answer: FetchResponse | None, error: KafkaError | None) -> None:
         if self._closed:
             return
         try:
@@ -292,11 +253,33 @@ class ReplicaFetcher:
         except Exception as failure:
             self._end_fetch(error=failure)
 
+    def answered_one(self, answer: OneFetched, body: Buffer) -> None:
+        """The ordinary answer, with records of one partition or with none."""
+        if self._closed:
+            return
+        try:
+            session_id, topic, index, high_watermark, log_start_offset, start, end = answer
+            self._accepted(session_id)
+            state = None if topic is None else self._state_of(topic, index)
+            if state is None:
+                self._continue()
+            elif start == end:
+                self._take_watermarks(state, high_watermark, log_start_offset)
+                self._continue()
+            else:
+                records = memoryview(body)[start:end]
+                if not self._append_now(state, records, high_watermark, log_start_offset):
+                    self._parts = parts = AnswerParts()
+                    self._append(state, records, high_watermark, log_start_offset, parts)
+                    self._part_ended(parts)
+        except Exception as failure:
+            self._end_fetch(error=failure)
+
     def _accept(self, answer: FetchResponse) -> bool:
         """Whether the answer has partitions; otherwise a new session begins. Raises KafkaError."""
-        self.answers += 1
-        self._failures = 0
         if answer.error_code:
+            self.answers += 1
+            self._backoff.failures = 0
             self._session.reset()
             self._changed.update(dict.fromkeys(self.states.values()))
             if answer.error_code not in SESSION_ERRORS:
@@ -305,17 +288,25 @@ class ReplicaFetcher:
                      error_class(answer.error_code).__name__)  # fmt: skip
             self._end_fetch()
             return False
-        self._session.answered(answer.session_id)
-        if self._asked_all and answer.session_id == 0:
-            self._changed.update(dict.fromkeys(self.states.values()))  # each request names all partitions
+        self._accepted(answer.session_id)
         return True
+
+    def _accepted(self, session_id: int) -> None:
+        self.answers += 1
+        self._backoff.failures = 0
+        self._session.answered(session_id)
+        if self._asked_all and session_id == 0:
+            self._changed.update(dict.fromkeys(self.states.values()))  # each request names all partitions
 
     def _continue(self) -> None:
         """The last answer is processed: fetch again, unless something else has to be done first."""
-        if self._truncating or self._closed or not self.leader.is_connected:
-            self._end_fetch()
-        else:
-            self._send()
+        try:
+            if self._truncating or self._closed or not self.leader.is_connected:
+                self._end_fetch()
+            else:
+                self._send()
+        except Exception as failure:
+            self._end_fetch(error=failure)
 
     def _next_request(self) -> FetchRequest | None:
         now = self._clock.monotonic()
@@ -366,79 +357,118 @@ class ReplicaFetcher:
         ends = [state.delayed_until - now for state in self._delayed]
         # A throttled partition has no end of its delay: the quota is looked at again.
         seconds = max(0.01, min([*ends, self._settings.wait_max_ms / 1000])) if ends else None
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._work.wait()
-        except TimeoutError:
-            pass
 
     # -- an answer
 
     def _process(self, answer: FetchResponse) -> None:
         """Append the records of an answer. The next fetch follows when the last of them are appended."""
-        self._parts = parts = _Parts()
+        self._parts = parts = AnswerParts()
         for topic in answer.responses:
             for data in topic.partitions:
-                state = self._state_of(topic, data.partition_index)
-                if state is not None and state.in_session and state.session_offset == state.fetch_offset:
+                named = topic.topic if topic.topic_id == NO_TOPIC_ID else topic.topic_id
+                state = self._state_of(named, data.partition_index)
+                if state is not None:
                     self._take(state, data, parts)
         self._part_ended(parts)
 
-    def _part_ended(self, parts: _Parts) -> None:
+    def _part_ended(self, parts: AnswerParts) -> None:
         parts.unfinished -= 1
         if parts.unfinished or parts is not self._parts:
             return
         self._parts = None
-        try:
-            self._continue()
-        except Exception as failure:
-            self._end_fetch(error=failure)
+        self._continue()
 
-    def _part_begins(self, parts: _Parts, work: Coroutine[None, None, None]) -> None:
+    def _part_begins(self, parts: AnswerParts, work: Coroutine[None, None, None]) -> None:
         """Handle a partition in a task, which the next fetch follows."""
         parts.unfinished += 1
         asyncio.ensure_future(work).add_done_callback(lambda _: self._part_ended(parts))
 
-    def _state_of(
-        self, topic: FetchResponse.FetchableTopicResponse, index: int
-    ) -> PartitionFetchState | None:
-        if topic.topic_id == NO_TOPIC_ID:
-            return self.states.get((topic.topic, index))
-        found = self._session.find(topic.topic_id, index)
-        return found if found is not None and self._is_current(found) else None
+    def _state_of(self, topic: str | bytes, index: int) -> PartitionFetchState | None:
+        """The partition that an answer names, if it is still fetched from the offset that was asked for."""
+        if isinstance(topic, str):
+            state = self.states.get((topic, index))
+        else:
+            state = self._session.find(topic, index)
+        if state is None or not state.in_session or state.session_offset != state.fetch_offset:
+            return None
+        return state if self.states.get(state.key) is state else None
 
-    def _take(self, state: PartitionFetchState, data: FetchResponse.PartitionData, parts: _Parts) -> None:
+    def _take(self, state: PartitionFetchState, data: PartitionData, parts: AnswerParts) -> None:
         """Handle the answer for a partition."""
+        records = cast("Buffer | None", data.records)  # only answers of a broker have parts of files
         if data.error_code:
             self._refused(state, data.error_code, parts)
-            return
-        if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
+        elif data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
             self._diverged(state, data.diverging_epoch, parts)
-            return
-        records = cast("Buffer | None", data.records)  # only answers of a broker have parts of files
-        size = 0 if records is None else len(records)
-        if records is None or size == 0:
-            self._take_watermarks(state, data)
-            return
+        elif not records:
+            self._take_watermarks(state, data.high_watermark, data.log_start_offset)
+        else:
+            self._append(state, memoryview(records), data.high_watermark, data.log_start_offset, parts)
+
+    def _append_now(
+        self, state: PartitionFetchState, records: memoryview, high_watermark: int, log_start_offset: int
+    ) -> bool:
+        """Append one small batch, and fetch again; False if the append has to wait or to be looked at."""
+        try:
+            appended = append_now(state.partition, records, state.leader_epoch, self._clock)
+        except Exception as error:
+            self._append_failed(state, error)
+            self._continue()
+            return True
+        if appended is None:
+            return False
+        last_offset, state.last_fetched_epoch = appended
+        state.fetch_offset = last_offset + 1
+        self._changed[state] = None
+        state.lag = max(0, high_watermark - state.fetch_offset)
+        if state.lag == 0 and log_start_offset <= state.log_start_offset:
+            # The leader commits the batch with this request: all else comes after it.
+            self._continue()
+            self._note_fetched(state, len(records), high_watermark, log_start_offset)
+        else:
+            self._note_fetched(state, len(records), high_watermark, log_start_offset)
+            self._continue()
+        return True
+
+    def _note_fetched(
+        self, state: PartitionFetchState, size: int, high_watermark: int, log_start_offset: int
+    ) -> None:
+        self.bytes_fetched += size
+        self._listener.fetched(state, size)
+        self._take_watermarks(state, high_watermark, log_start_offset)
+
+    def _append(
+        self,
+        state: PartitionFetchState,
+        records: memoryview,
+        high_watermark: int,
+        log_start_offset: int,
+        parts: AnswerParts,
+    ) -> None:
+        """Append records when the turn of the partition comes."""
         parts.unfinished += 1
         self._unfinished += 1
 
         def done(appended: FetchedRecords | None, error: BaseException | None) -> None:
             self._end_work()
             try:
-                self._appended(state, data, size, appended, error)
+                self._appended(state, appended, error)
+                if error is None and self._is_current(state):
+                    self._note_fetched(state, len(records), high_watermark, log_start_offset)
             finally:
                 self._part_ended(parts)
 
-        now_ms = self._clock.ms()
         state.partition.appends.put(
             FollowerAppend(
                 state.partition,
-                memoryview(records),
+                records,
                 state.leader_epoch,
-                now_ms,
+                self._clock.ms(),
                 done,
-                self._is_still(state),
+                partial(self._is_current, state),
                 scheduler=self._scheduler,
             )
         )
@@ -446,8 +476,6 @@ class ReplicaFetcher:
     def _appended(
         self,
         state: PartitionFetchState,
-        data: FetchResponse.PartitionData,
-        size: int,
         appended: FetchedRecords | None,
         error: BaseException | None,
     ) -> None:
@@ -455,22 +483,20 @@ class ReplicaFetcher:
             return
         if error is not None:
             self._append_failed(state, error)
-            return
-        self.bytes_fetched += size
-        self._listener.fetched(state, size)
-        if appended is not None:
+        elif appended is not None:
             state.fetch_offset = appended.last_offset + 1
             state.last_fetched_epoch = appended.last_epoch
             self._changed[state] = None
-        self._take_watermarks(state, data)
 
-    def _take_watermarks(self, state: PartitionFetchState, data: FetchResponse.PartitionData) -> None:
+    def _take_watermarks(
+        self, state: PartitionFetchState, high_watermark: int, log_start_offset: int
+    ) -> None:
         state.refusals = 0
         if state.partition.offline:
             return  # its log folder failed: the controller hears of it
-        state.lag = max(0, data.high_watermark - state.fetch_offset)
-        state.partition.follow_watermarks(data.high_watermark, data.log_start_offset)
-        self._note_log_start(state)
+        state.lag = max(0, high_watermark - state.fetch_offset)
+        state.partition.follow_watermarks(high_watermark, log_start_offset)
+        self._take_log_start(state)
 
     def _append_failed(self, state: PartitionFetchState, error: BaseException) -> None:
         if isinstance(error, CorruptMessage | InvalidRecord | KafkaStorageError):
@@ -485,7 +511,7 @@ class ReplicaFetcher:
 
     # -- errors of a partition
 
-    def _refused(self, state: PartitionFetchState, code: int, parts: _Parts) -> None:
+    def _refused(self, state: PartitionFetchState, code: int, parts: AnswerParts) -> None:
         name, leader = state.partition.name, self.leader.leader_id
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._part_begins(parts, self._restart(state))
@@ -505,7 +531,7 @@ class ReplicaFetcher:
         self._delay(state, seconds)
 
     def _diverged(
-        self, state: PartitionFetchState, diverging: FetchResponse.EpochEndOffset, parts: _Parts
+        self, state: PartitionFetchState, diverging: FetchResponse.EpochEndOffset, parts: AnswerParts
     ) -> None:
         found = state.partition.log_or_raise()
         offset = truncation_offset(found, diverging.epoch, diverging.end_offset)
@@ -571,17 +597,3 @@ class ReplicaFetcher:
             )
         )
         await ended
-
-
-def truncation_offset(found: Log, leader_epoch: int, leader_end_offset: int) -> int:
-    """Where a log diverges from its leader, which ends `leader_epoch` at `leader_end_offset`.
-
-    The next fetch checks again: a log may diverge in several epochs.
-    """
-    end = found.log_end_offset
-    epoch, epoch_end = found.end_offset_for_epoch(leader_epoch)
-    if epoch < 0:
-        return min(leader_end_offset, end)
-    if epoch != leader_epoch:
-        return min(epoch_end, end)
-    return min(epoch_end, leader_end_offset, end)

@@ -17,7 +17,8 @@ from tidelog.cluster.leader_endpoint import LeaderEndPoint
 from tidelog.cluster.lost_leaders import LostLeaders
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
-from tidelog.cluster.replica_fetcher import ReplicaFetcher, ReplicaFetcherSettings
+from tidelog.cluster.replica_fetcher import ReplicaFetcher
+from tidelog.cluster.replica_fetcher_settings import ReplicaFetcherSettings
 from tidelog.cluster.transport import EndpointOf, Transport
 from tidelog.partitions import PartitionKey
 from tidelog.records.loops import java_string_hash
@@ -164,7 +165,7 @@ class ReplicaFetcherManager:
         if fetcher is not None:
             fetcher.log_start_moved(key)
 
-    # -- replica_fetcher.FetchListener
+    # -- replica_fetcher_settings.FetchListener
 
     def is_throttled(self, state: PartitionFetchState) -> bool:
         return self._quota is not None and self._quota.is_exceeded(state.partition)

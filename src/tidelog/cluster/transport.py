@@ -6,12 +6,13 @@ implementation in: sockets in a real broker, a simulated network in tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
 from tidelog.protocol.message import Message
+from tidelog.protocol.wire import Buffer
 
 R = TypeVar("R", bound=Message)
 
@@ -46,16 +47,16 @@ class BrokerConnection(Protocol):
         connection is closed then), UnsupportedVersion if the other side does not have the version.
         """
 
-    def ask(
+    def send(
         self,
-        request: Message,
-        answer: type[R],
-        done: Callable[[R | None, KafkaError | None], None],
-        *,
+        key: int,
         version: int,
-        timeout: float,
+        body: Sequence[Buffer],
+        done: Callable[[Buffer | None, KafkaError | None], None],
+        *,
+        timeout: float | None = None,
     ) -> None:
-        """Send a request and call `done` with its answer, or with the error that `call` would raise.
+        """Send a request and call `done` with the body of its answer, or with the error that `call` raises.
 
         `done` is called once, in the turn of the loop that receives the answer.
         """

@@ -175,7 +175,7 @@ def produce_response(
         name = topic.encode("utf-8")
         if len(name) > 0x7FFF:
             raise ValueError(f"a topic name of {len(name)} bytes is too long")
-        out += _unsigned(len(name) + 1) if flexible else struct.pack(">h", len(name))
+        out += unsigned(len(name) + 1) if flexible else struct.pack(">h", len(name))
         out += name
     out += b"\x02" if flexible else b"\x00\x00\x00\x01"
     out += struct.pack(">ihqq", partition, error_code, base_offset, log_append_time)
@@ -189,7 +189,7 @@ def produce_response(
     return struct.pack(">i", len(out)) + out
 
 
-def _unsigned(value: int) -> bytes:
+def unsigned(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)

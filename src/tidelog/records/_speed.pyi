@@ -10,7 +10,8 @@ from tidelog.records._pure_cleaner import IndexEntry, Offsets
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
 from tidelog.records._pure_copy import CopiedEnd, Limits, Noted
 from tidelog.records._pure_fetch import Aborted
-from tidelog.records._pure_fetch_request import OneFetch
+from tidelog.records._pure_fetch_request import OneFetch, WantedPartition
+from tidelog.records._pure_follower_fetch import OneFetched
 from tidelog.records._pure_produce import ProduceBody
 from tidelog.records._pure_producer import BatchMetadata
 from tidelog.records._pure_run import End, Run
@@ -110,6 +111,18 @@ def parse_one_batch(
     buf: Buffer, pos: int, version: int
 ) -> tuple[str | None, int, str | bytes, int, int, int] | None: ...
 def parse_one_fetch(buf: Buffer, pos: int, version: int) -> OneFetch | None: ...
+def one_fetch_request(
+    version: int,
+    replica_id: int,
+    replica_epoch: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    session_id: int,
+    session_epoch: int,
+    wanted: WantedPartition | None,
+) -> bytes: ...
+def parse_one_fetched(buf: Buffer, pos: int, version: int) -> OneFetched | None: ...
 def produce_response(
     version: int,
     correlation_id: int,

@@ -60,6 +60,7 @@ include "_speed_records.pxi"
 include "_speed_copy.pxi"
 include "_speed_produce.pxi"
 include "_speed_fetch_request.pxi"
+include "_speed_follower_fetch.pxi"
 include "_speed_cleaner.pxi"
 
 # Batches and records of clients

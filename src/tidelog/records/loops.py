@@ -49,9 +49,11 @@ try:
         map_records,
         murmur2,
         note_copied,
+        one_fetch_request,
         one_record_batch,
         parse_one_batch,
         parse_one_fetch,
+        parse_one_fetched,
         parse_produce,
         patch_header,
         produce_response,
@@ -107,6 +109,7 @@ except ImportError:
         RecordReader,
     )
     from tidelog.records._pure_fetch_request import parse_one_fetch
+    from tidelog.records._pure_follower_fetch import one_fetch_request, parse_one_fetched
     from tidelog.records._pure_produce import parse_one_batch, parse_produce, produce_response
     from tidelog.records._pure_producer import ProducerEntry  # type: ignore[assignment]
     from tidelog.records._pure_rows import RowSink  # type: ignore[assignment]
@@ -171,9 +174,11 @@ __all__ = [
     "map_records",
     "murmur2",
     "note_copied",
+    "one_fetch_request",
     "one_record_batch",
     "parse_one_batch",
     "parse_one_fetch",
+    "parse_one_fetched",
     "parse_produce",
     "patch_header",
     "produce_response",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from tidelog.clock import Scheduler
 from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.metadata_cache import MetadataCache
-from tidelog.cluster.replica_fetcher import ReplicaFetcherSettings
 from tidelog.cluster.replica_fetcher_manager import ReplicaFetcherManager
+from tidelog.cluster.replica_fetcher_settings import ReplicaFetcherSettings
 from tidelog.cluster.replication_quota import ReplicationQuota
 from tidelog.cluster.transport import Transport
 from tidelog.endpoints import Endpoint

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 
+from tidelog.clock import Clock
 from tidelog.errors import CorruptMessage
-from tidelog.records.batch import CONTROL_FLAG, read_header, read_marker
+from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, read_header, read_marker
 from tidelog.records.check import CheckedBatch
 from tidelog.records.loops import COPIED_FIELDS, copied_batches, copied_run, first_bad_crc, note_copied
 from tidelog.records.status import BAD_OFFSET_RANGE, OK
@@ -229,6 +230,48 @@ class FollowerAppender:
             return None
         self.append_rest(records, now_ms)
         return AppendResult(records.first_offset, records.last_offset, -1, self._local.log_start_offset)
+
+    def append_one(self, data: memoryview, clock: Clock) -> tuple[int, int] | None:
+        """Append a single batch to the active segment; returns its last offset and its leader epoch.
+
+        None, and nothing changes, if the data are not one whole batch, or if anything about it is out of the
+        ordinary. Raises KafkaStorageError if the disk refuses.
+        """
+        status, columns, size = copied_batches(data)
+        if status != OK or len(columns) != COPIED_FIELDS or size != len(data):
+            return None
+        base_offset, last_offset, _, epoch, timestamp, attributes, _, _, _ = columns
+        appender, segment = self._appender, self._segments.active
+        position = segment.write_position
+        end = position + size
+        if (
+            attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG)
+            or base_offset < appender.next_offset
+            or position == 0
+            or end > self._local.config.segment_bytes
+            or timestamp > segment.roll_timestamp
+            or last_offset > segment.max_offset
+            or appender.first_pending is not None
+            or first_bad_crc(data) >= 0
+        ):
+            return None
+        try:
+            file = segment.file
+        except OSError:
+            return None  # its file was closed to spare a descriptor, and now there is none
+        try:
+            file.pwrite(data, position)
+        except OSError as error:
+            pending = self.prepare(FetchedRecords(data, columns), clock.ms())
+            raise self.abandon(pending, error) from error
+        segment.write_position = end
+        appender.next_offset = last_offset + 1
+        self._note(segment, columns, 0, 1, position)
+        segment.size = end
+        segment.last_batch_offset = base_offset
+        segment.last_batch_position = position
+        self._local.log_end_offset = last_offset + 1
+        return last_offset, epoch
 
     def append_rest(self, records: FetchedRecords, now_ms: int) -> None:
         """Append the batches that are not appended yet, run by run."""
