@@ -79,7 +79,8 @@ def _well_known() -> bytes:
     found = descriptor_pb2.FileDescriptorSet()
     for name in WELL_KNOWN:
         import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(found.file.add())
-    return found.SerializeToString()
+    serialized: bytes = found.SerializeToString()
+    return serialized
 
 
 def find_compiler() -> list[str] | None:
