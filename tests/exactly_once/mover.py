@@ -291,7 +291,7 @@ class KafkaPythonLoop(Loop):
         return ()
 
     def _check_joined(self) -> None:
-        """kafka-python forgets, now and then, a join whose coordinator is killed, and waits for it for ever."""
+        """kafka-python may forget a join whose coordinator is killed, and waits for its end for ever."""
         now = time.monotonic()
         if not self._consumer._coordinator.rejoining:
             self._joined_at = now
