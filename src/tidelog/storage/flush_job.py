@@ -66,7 +66,7 @@ class FlushedLog(Protocol):
 
     def write_file(self, completed: CompletedSegment, truncations: int, suffix: str, data: bytes) -> bool: ...
 
-    def make_index_files(self, segment: LogSegment, truncations: int) -> bool: ...
+    def make_index_files(self, segment: LogSegment, truncations: int) -> None: ...
 
     def files_synced(self, completed: CompletedSegment, truncations: int) -> None: ...
 
@@ -151,8 +151,8 @@ class FlushJob:
             for suffix, data in completed.files:
                 if not self._log.write_file(completed, self.truncations, suffix, data):
                     return
-        if self.growing is not None and not self._log.make_index_files(self.growing, self.truncations):
-            return
+        if self.growing is not None:
+            self._log.make_index_files(self.growing, self.truncations)
         while self._files:
             # The last reference to the file of a segment deleted meanwhile: it is closed off the loop.
             self._files.pop(0).fsync()

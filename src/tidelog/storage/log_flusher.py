@@ -162,15 +162,14 @@ class LogFlusher:
                 segment.write_index(suffix, data)
             return True
 
-    def make_index_files(self, segment: LogSegment, truncations: int) -> bool:
-        """Make the missing index files of a segment that grows. False where that is no longer right."""
+    def make_index_files(self, segment: LogSegment, truncations: int) -> None:
+        """Make the missing index files of a segment that grows, unless it is gone."""
         local = self._local
         with local.lock:
             if local.closed or truncations != local.generation:
-                return False
+                return
             if local.segments[local.segments.find(segment.base_offset)] is segment:  # its roll still counts
                 segment.make_index_files()
-            return True
 
     def files_synced(self, completed: CompletedSegment, truncations: int) -> None:
         """From here on no other flush writes these files again."""
