@@ -38,7 +38,9 @@ def end(world: World, partition: Partition, *producers: int, epoch: int = 1) -> 
     markers = [
         (Marker(each, epoch, 0, True), bytes(marker(each, commit=True, epoch=epoch))) for each in producers
     ]
-    append_markers(world.replicas, partition, markers, timestamp=NOW, timeout_ms=1000, done=told.__setitem__)
+    append_markers(
+        world.replicas, partition, markers, timestamp=NOW, timeout_ms=lambda: 1000, done=told.__setitem__
+    )
     return told
 
 

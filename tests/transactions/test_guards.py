@@ -6,6 +6,7 @@ import pytest
 
 from tests.storage.helpers import batch
 from tidelog.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber
+from tidelog.records.batch import EndTransactionMarker
 from tidelog.records.check import CheckedBatch
 from tidelog.storage.producer_state_manager import AppendOrigin, ProducerStateManager
 
@@ -26,10 +27,7 @@ def write(
 
 
 def end(producers: ProducerStateManager, offset: int, *, epoch: int = EPOCH) -> None:
-    producers.end_verification(PRODUCER, epoch)
-    completed = producers.append_marker(PRODUCER, epoch, 0, False, offset, 1_000)
-    if completed is not None:
-        producers.complete(completed)
+    producers.end_transaction(PRODUCER, epoch, EndTransactionMarker(True, 0), offset, 1_000)
 
 
 def test_the_guard_of_a_verification_lets_its_batch_in(producers: ProducerStateManager) -> None:

@@ -19,36 +19,17 @@ def append_markers(
     markers: Sequence[tuple[Marker, bytes]],
     *,
     timestamp: int,
-    timeout_ms: int,
+    timeout_ms: Callable[[], int],
     done: Callable[[int, KafkaError | None], None],
 ) -> None:
     """Append markers, each with its batch; all have this timestamp.
 
     `done` is called for each with its index, when it is committed, or with the error.
     """
-    outcomes = _append_now(partition, markers, timestamp)
-    for slot, outcome in enumerate(outcomes):
-        done(slot, outcome)
-    first = len(outcomes)
-    if first < len(markers):
-        left = markers[first:]
-        replicas.append_own_together(
-            partition,
-            # A copy for each partition: the append writes its offset into the header.
-            [memoryview(bytearray(batch)) for _, batch in left],
-            [marker.transaction_version for marker, _ in left],
-            timeout_ms=timeout_ms,
-            done=lambda slot, error: done(first + slot, error),
-        )
-
-
-def _append_now(
-    partition: Partition, markers: Sequence[tuple[Marker, bytes]], timestamp: int
-) -> list[KafkaError | None]:
-    """Append and commit markers in this turn of the loop, up to one that needs a closer look."""
     outcomes: list[KafkaError | None] = []
     for marker, batch in markers:
         try:
+            # A copy for each partition: the append writes its offset into the header.
             if not partition.commits_now() or not partition.append_marker_now(
                 marker, bytearray(batch), timestamp
             ):
@@ -62,4 +43,15 @@ def _append_now(
             outcomes.append(None)
     if outcomes:
         partition.advance_high_watermark()
-    return outcomes
+    for slot, outcome in enumerate(outcomes):
+        done(slot, outcome)
+    first = len(outcomes)
+    if first < len(markers):
+        left = markers[first:]
+        replicas.append_own_together(
+            partition,
+            [memoryview(bytearray(batch)) for _, batch in left],
+            [marker.transaction_version for marker, _ in left],
+            timeout_ms=timeout_ms(),
+            done=lambda slot, error: done(first + slot, error),
+        )

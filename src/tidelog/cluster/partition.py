@@ -329,7 +329,17 @@ class Partition(LogListener):
 
     def commits_now(self) -> bool:
         """Whether a small batch that this broker made is written and committed in this turn of the loop."""
-        return len(self.replicas) == 1 and not self.flushes.next and self.can_append_own_now()
+        appends, flushes = self.appends, self.flushes
+        return (
+            len(self.replicas) == 1
+            and not appends.turn
+            and not appends.writing
+            and not appends.waiting
+            and flushes.running is None
+            and not flushes.next
+            and self.leader_id == self.broker_id
+            and not self.offline
+        )
 
     def commit_own_now(self, batch: bytearray, timestamp: int) -> bool:
         """Append and commit a batch with one record, if `commits_now`; False if nothing was appended.

@@ -65,6 +65,8 @@ MEASURED_LOADS = 1000
 
 # Records that need not be in one batch are appended in batches of at most this many bytes.
 PART_BYTES = 32 * 1024
+# So many keys, up to so many characters, are remembered with their partitions.
+REMEMBERED_KEYS, REMEMBERED_KEY = 4096, 256
 # An upper bound for the bytes of a record without its key and value.
 RECORD_OVERHEAD = 32
 
@@ -106,6 +108,7 @@ class CoordinatorRuntime(Generic[S]):
         # The last version of the topic, and its number of partitions.
         self._counted: TopicState | None = None
         self._count = 0
+        self._partitions: dict[str, int] = {}  # of the keys that were looked up
 
     # -- which shard -------------------------------------------------------------------------------
 
@@ -117,7 +120,15 @@ class CoordinatorRuntime(Generic[S]):
         if topic is not self._counted:
             self._count = partition_count(topic)
             self._counted = topic
-        return partition_for_id(key, self._count)
+            self._partitions.clear()
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = partition_for_id(key, self._count)
+            if len(key) <= REMEMBERED_KEY:
+                if len(self._partitions) >= REMEMBERED_KEYS:
+                    self._partitions.clear()
+                self._partitions[key] = partition
+        return partition
 
     def shard(self, partition: int) -> S:
         """The shard of a partition; NotCoordinator or CoordinatorLoadInProgress if it is not loaded."""
@@ -202,16 +213,14 @@ class CoordinatorRuntime(Generic[S]):
             and hosted.partition.commits_now()
         )
 
-    def append_now(self, partition: int, key: bytes, value: bytes) -> bool:
+    def append_now(self, partition: int, key: bytes, value: bytes, timestamp: int) -> bool:
         """Append and commit one record, if `commits_now`; the caller applies it to the shard.
 
         False if nothing was appended: `append` then waits, or returns the error.
         """
-        now_ms = self._scheduler.clock.ms()
         try:
-            return self._hosted[partition].partition.commit_own_now(
-                one_record_batch(key, value, now_ms), now_ms
-            )
+            batch = one_record_batch(key, value, timestamp)
+            return self._hosted[partition].partition.commit_own_now(batch, timestamp)
         except KafkaError:
             return False
         except Exception:

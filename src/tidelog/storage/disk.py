@@ -195,10 +195,11 @@ class RealFile:
             position += read
 
     def pwrite(self, data: Bytes, position: int) -> None:
-        if len(data) >= WORTHWHILE:
-            reserve(self.fd, len(data), position)
+        size = len(data)
+        if size >= WORTHWHILE:
+            reserve(self.fd, size, position)
         written = os.pwrite(self.fd, data, position)
-        if written != len(data):
+        if written != size:
             self._write_rest(memoryview(data), written, position)
 
     def pwritev(self, parts: Sequence[Bytes], position: int) -> None:

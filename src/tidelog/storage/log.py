@@ -186,7 +186,7 @@ class Log:
 
     def commit_all(self) -> None:
         """Everything in the log is committed: the high watermark is its end."""
-        self._commit(self.log_end_offset)
+        self._commit(self._local.log_end_offset)
 
     def update_high_watermark(self, offset: int) -> int:
         """Move the high watermark, within the log; the last stable offset follows it."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
 
 from tidelog.errors import (
     InvalidProducerEpoch,
@@ -57,13 +56,6 @@ class CorruptSnapshot(ValueError):
 class AppendOrigin(IntEnum):
     CLIENT = 0
     COORDINATOR = 1
-
-
-class CompletedTransaction(NamedTuple):
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    aborted: bool
 
 
 class Verification:
@@ -327,8 +319,7 @@ class ProducerStateManager:
     def begin_transaction(self, entry: ProducerEntry, first_offset: int) -> None:
         """A producer has begun a transaction with the batch at this offset."""
         entry.transaction_start = self.ongoing[entry.producer_id] = first_offset
-        if first_offset < self.first_unstable:
-            self.first_unstable = first_offset
+        self._transactions_changed()
 
     def check_marker(
         self,
@@ -366,41 +357,19 @@ class ProducerStateManager:
         """A marker was written. Gives the transaction that it aborted, for the marker's segment."""
         if self.verifications:
             self.end_verification(producer_id, epoch)
-        completed = self.append_marker(
-            producer_id, epoch, marker.coordinator_epoch, not marker.commit, offset, timestamp
-        )
-        if completed is None:
-            return None
-        stable = self.stable_offset_after(completed) if completed.aborted else 0
-        self.complete(completed)
-        if not completed.aborted:
-            return None
-        _, first_offset, last_offset, _ = completed
-        return AbortedTransaction(producer_id, first_offset, last_offset, stable)
-
-    def append_marker(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, aborted: bool, offset: int, timestamp: int
-    ) -> CompletedTransaction | None:
-        """End a transaction; None if it has no records in this log."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
-        start = entry.end_transaction(epoch, coordinator_epoch, timestamp)
+        start = entry.end_transaction(epoch, marker.coordinator_epoch, timestamp)
         if start is None:
-            return None
-        return CompletedTransaction(producer_id, start, offset, aborted)
-
-    def stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset after `completed`: the first offset of the next open transaction."""
-        for producer_id, first_offset in self.ongoing.items():
-            if producer_id != completed.producer_id:
-                return first_offset
-        return completed.last_offset + 1
-
-    def complete(self, completed: CompletedTransaction) -> None:
-        self.ongoing.pop(completed.producer_id, None)
-        self.unreplicated.append((completed.first_offset, completed.last_offset))
+            return None  # it has no records in this log
+        self.ongoing.pop(producer_id, None)
+        self.unreplicated.append((start, offset))
         self._transactions_changed()
+        if marker.commit:
+            return None
+        # The last stable offset after it is the first offset of the next open transaction.
+        return AbortedTransaction(producer_id, start, offset, next(iter(self.ongoing.values()), offset + 1))
 
     def restore(self, producer_id: int, before: bytes) -> None:
         """Undo an append that was not written. Appends are undone in reverse order."""
@@ -418,13 +387,19 @@ class ProducerStateManager:
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Transactions that ended below the high watermark do not limit the last stable offset any more."""
-        self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= high_watermark]
+        # They are in the order of their ends: usually all are below it.
+        if self.unreplicated and self.unreplicated[-1][1] < high_watermark:
+            self.unreplicated = []
+        else:
+            self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= high_watermark]
         self._transactions_changed()
 
     def _transactions_changed(self) -> None:
-        self.first_unstable = next(iter(self.ongoing.values()), NEVER)
+        first = next(iter(self.ongoing.values())) if self.ongoing else NEVER
         for start, _ in self.unreplicated:
-            self.first_unstable = min(self.first_unstable, start)
+            if start < first:
+                first = start
+        self.first_unstable = first
 
     # -- life time
 

@@ -457,7 +457,7 @@ class TransactionCoordinator:
         done: Callable[[], None],
         failed: Failed,
     ) -> None:
-        if self.write_now(shard, transaction, transition):
+        if self.runtime.commits_now(shard.partition) and self.write_now(shard, transaction, transition):
             done()
             return
         transactional_id, metadata = transaction.transactional_id, transition.metadata
@@ -478,12 +478,10 @@ class TransactionCoordinator:
         )
 
     def write_now(self, shard: TransactionShard, transaction: Transaction, transition: Transition) -> bool:
-        """Write a step that is committed in this turn of the loop; False if nothing was written."""
-        if not self.runtime.commits_now(shard.partition):
-            return False
+        """Write a step if `runtime.commits_now`; False if nothing was written."""
         transactional_id, metadata = transaction.transactional_id, transition.metadata
-        value = encode_value(metadata, self.settings.value_version)
-        if not self.runtime.append_now(shard.partition, encode_key(transactional_id), value):
+        key, value = encode_key(transactional_id), encode_value(metadata, self.settings.value_version)
+        if not self.runtime.append_now(shard.partition, key, value, metadata.last_update_ms):
             return False
         shard.take(transactional_id, metadata)
         transaction.last_producer_epoch = transition.last_producer_epoch

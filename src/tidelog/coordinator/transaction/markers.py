@@ -114,7 +114,6 @@ class LocalMarkers:
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
         now_ms = self._scheduler.clock.ms()
-        timeout_ms = self._timeout_ms()
         encoded: dict[Marker, bytes] = {}
         for partition, entries in waiting.items():
             markers: list[tuple[Marker, bytes]] = []
@@ -129,7 +128,12 @@ class LocalMarkers:
                 done(key, error)
 
             append_markers(
-                self._replicas, partition, markers, timestamp=now_ms, timeout_ms=timeout_ms, done=written
+                self._replicas,
+                partition,
+                markers,
+                timestamp=now_ms,
+                timeout_ms=self._timeout_ms,
+                done=written,
             )
 
 
