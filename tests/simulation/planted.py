@@ -6,11 +6,11 @@ A plant replaces a function by one that breaks a rule. Those that only followers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tidelog.cluster import fetch, metadata_update
+from tidelog.cluster import fetch, metadata_update, replica_states
 from tidelog.cluster.append_queue import AppendQueue
 from tidelog.cluster.delayed import DelayedProduce
 from tidelog.cluster.fetch import FetchParams
@@ -32,7 +32,7 @@ from tidelog.coordinator.group.reconcile import Reconciler
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import LocalMarkers, Marker, MarkerDone
 from tidelog.coordinator.transaction.state import PREPARED, Transaction
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, StaleControllerEpoch
 from tidelog.metadata import operations
 from tidelog.metadata.state import BrokerRegistration, PartitionState
 from tidelog.metadata.tree import ANY_VERSION, Check, WatchEvent
@@ -176,6 +176,22 @@ def producers_are_not_fenced(patch: Patch) -> None:
 def old_controllers_are_obeyed(patch: Patch) -> None:
     """A broker applies the requests of a controller although it knows one with a later epoch."""
     patch.set(ReplicaStates, "_check_controller", _nothing)
+
+
+def old_connections_are_heard(patch: Patch) -> None:
+    """A broker obeys requests over a connection that the controller has given up."""
+    patch.set(ReplicaStates, "check_connection", _nothing)
+
+
+def old_states_are_applied(patch: Patch) -> None:
+    """A broker applies each state of a partition that the controller has sent, also after a newer one."""
+    old_connections_are_heard(patch)
+
+    def check(*args: Any) -> None:
+        with suppress(StaleControllerEpoch):
+            before(*args)
+
+    before = patch.set(replica_states, "check_leader_and_isr", check)
 
 
 def absence_is_deletion(patch: Patch) -> None:
@@ -393,6 +409,7 @@ class Plant(NamedTuple):
     """The seed that is tried first."""
     replicas: int = 1
     fails_folders: bool = False
+    delays_connections: bool = False
     seconds: int = 12
     """For how long faults happen to replicas."""
 
@@ -418,6 +435,8 @@ PLANTED: dict[str, Plant] = {
         Plant(decisions_are_not_written, seed=4),
         Plant(producers_are_not_fenced, 1, seed=1),
         Plant(old_controllers_are_obeyed, seed=4),
+        Plant(old_connections_are_heard, replicas=3, delays_connections=True),
+        Plant(old_states_are_applied, replicas=3, delays_connections=True),
         Plant(candidates_and_leavers_do_not_count, replicas=3),
         Plant(logs_are_not_truncated, seed=4, replicas=3),
         Plant(logs_are_truncated_to_high_watermarks, replicas=3),

@@ -28,4 +28,6 @@ def test_a_planted_fault_is_found(name: str) -> None:
         options += ["--replicas", str(plant.replicas), "--seconds", str(plant.seconds)]
     if plant.fails_folders:
         options += ["--fail-folders"]
+    if plant.delays_connections:
+        options += ["--delay-connections"]
     assert run_seeds(seeds, *options, "--until-found"), command(seeds, *options)

@@ -50,6 +50,12 @@ def test_leaders_leave_log_folders_that_break_and_come_back_after_a_restart() ->
     assert not failed, "\n".join(f"{command(seed, *options)}\n  {failed[seed][0]}" for seed in failed)
 
 
+def test_requests_of_the_controller_that_arrive_after_newer_ones_change_nothing() -> None:
+    options = ("--replicas", "3", "--seconds", str(REPLICATED_SECONDS), "--delay-connections")
+    failed = run_seeds(f"0-{scale(1, 49)}", *options)
+    assert not failed, "\n".join(f"{command(seed, *options)}\n  {failed[seed][0]}" for seed in failed)
+
+
 @pytest.mark.parametrize("first", range(0, scale(10, 900), AT_ONCE))
 def test_three_brokers_keep_their_promises_through_every_fault(first: int) -> None:
     _check(first, brokers=3)

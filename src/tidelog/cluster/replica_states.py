@@ -123,6 +123,7 @@ class ReplicaStates:
         self._waits_for_room = False
         self.controller_epoch = 0
         """The highest epoch of a controller so far."""
+        self._newest_connection = (0, 0)  # the epoch of its controller, and its number
         self.fetchers: ReplicaFetcherManager | None = None
         """Fetch the partitions that other brokers lead."""
         self.on_hosted: Callable[[Partition], None] | None = None
@@ -131,6 +132,18 @@ class ReplicaStates:
         """Called every few seconds while logs lack room: the controller has to send its states again."""
 
     # -- requests
+
+    def check_connection(self, controller_epoch: int, number: int) -> None:
+        """StaleControllerEpoch for a request over an older connection than the newest one of this controller.
+
+        A controller has one connection at a time. It has sent the request again over the newer one, and
+        others since: applied now, it could bring a deleted partition back. Connections have rising numbers.
+        """
+        epoch, newest = self._newest_connection
+        if controller_epoch == epoch and number < newest:
+            raise StaleControllerEpoch("the controller has sent the request again, over a newer connection")
+        if controller_epoch >= epoch:
+            self._newest_connection = (controller_epoch, number)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         async with self._lock:

@@ -68,6 +68,11 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
         action="store_true",
         help="let one of the two log folders of a broker break at times",
     )
+    made.add_argument(
+        "--delay-connections",
+        action="store_true",
+        help="let brokers get old requests of the controller after newer ones at times",
+    )
     made.add_argument("--who", action="append", help="print only the lines of this process; may be repeated")
     made.add_argument("--until-found", action="store_true", help="stop at the first seed with a problem")
     return made
@@ -99,6 +104,7 @@ def run(seed: int, options: argparse.Namespace) -> Outcome:
         fills_disks=options.fill_disks,
         fills_whole_disks=options.fill_whole_disks,
         fails_folders=options.fail_folders,
+        delays_connections=options.delay_connections,
     ).run()
 
 

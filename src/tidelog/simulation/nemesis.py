@@ -37,12 +37,14 @@ class Nemesis:
         fills_disks_of: str | None = None,
         fills_whole_disks: bool = False,
         fails_folders: bool = False,
+        delays_connections: bool = False,
     ) -> None:
         """With `replication`, power is also lost while nothing is synced, if the others have all of it.
 
         `fills_disks_of` names a topic whose records have no room at times. With `fills_whole_disks`, no file
         has room at times. With `fails_folders`, one of the two log folders of a broker breaks at times, and
-        is whole again before a later start.
+        is whole again before a later start. With `delays_connections`, a request of the controller may arrive
+        after others that it has sent later.
         """
         self.cluster = cluster
         self.world = cluster.world
@@ -87,6 +89,8 @@ class Nemesis:
             self._faults.append((6, self._fill_whole_disk))
         if fails_folders:
             self._faults.append((5, self._fail_folder))
+        if delays_connections:
+            self._faults.append((12, self._delay_connections))
 
     def begin(self) -> None:
         self._next()
@@ -420,6 +424,18 @@ class Nemesis:
                 network.slow_down(source, target, 0.0)
 
         self._later(0.5, 5.0, repair)
+
+    def _delay_connections(self, _: SimBroker) -> None:
+        """What the controller has sent another broker, and sends it now, arrives after newer requests."""
+        controller = self.cluster.controller
+        if controller is None:
+            return
+        other = self.rng.choice([broker for broker in self.cluster.brokers if broker is not controller])
+        seconds = self.rng.uniform(1.5, 6.0)
+        self._note(f"the connections of {controller.name} to {other.name} are {seconds:.1f} s late")
+        self.world.network.delay_connections(controller.host, other.host, seconds)
+        self._disturbed()
+        self._later(seconds, seconds, self._disturbed)
 
     # Clients
 

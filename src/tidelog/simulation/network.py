@@ -2,7 +2,8 @@
 
 A cut link holds what is sent over it, as TCP repeats what was not acknowledged, and delivers it when the link
 is restored. A host that lost its power answers nothing. A host that is refused gets no new connection to
-another one, as a firewall or a proxy does it.
+another one, as a firewall or a proxy does it. A delayed connection delivers what it has after newer ones,
+also when its sender has closed it.
 """
 
 from __future__ import annotations
@@ -127,6 +128,12 @@ class Network:
             self._slow[source, target] = seconds
         else:
             self._slow.pop((source, target), None)
+
+    def delay_connections(self, source: str, target: str, seconds: float) -> None:
+        """Hold what the present connections carry from one host to another. New connections are in time."""
+        for sock in self._sockets.values():
+            if sock.host == source and sock.peer is not None and sock.peer.host == target:
+                sock.delay(seconds)
 
     def power_off(self, host: str) -> None:
         self._down.add(host)
@@ -344,6 +351,10 @@ class SimSocket:
         target = self._peer_address[0]
         # Strictly later than what was sent before: events of the same moment may happen in any order.
         self._last_arrival = self._network.send(self.host, target, self._last_arrival + 1e-9, action, now)
+
+    def delay(self, seconds: float) -> None:
+        """Let nothing that is sent from now on arrive before `seconds` have passed."""
+        self._last_arrival = max(self._last_arrival, self.process.world.now + seconds)
 
     def shutdown(self, how: int) -> None:
         self._check()

@@ -84,16 +84,19 @@ class Story:
         fills_disks: bool = False,
         fills_whole_disks: bool = False,
         fails_folders: bool = False,
+        delays_connections: bool = False,
     ) -> None:
         """With `fills_disks`, brokers have no room for the records of the idempotent producer at times.
 
         With `fills_whole_disks`, brokers have no room for any file at times, often while a session expires.
         With `fails_folders`, each broker has two log folders, of which one breaks at times.
+        With `delays_connections`, the controller sends a request again soon, and the first copy may be late.
         """
         self.world = world = World(seed, log_level)
         self.fills_disks = fills_disks
         self.fills_whole_disks = fills_whole_disks
         self.fails_folders = fails_folders
+        self.delays_connections = delays_connections
         self.rng = world.fork("story")
         self.keeps_synced_only = self.rng.random() < 0.4
         settings = {
@@ -112,6 +115,8 @@ class Story:
             settings["log.flush.interval.messages"] = "1"
         if fails_folders:
             settings["log.dirs"] = f"{LOG_DIR},{SECOND_LOG_DIR}"
+        if delays_connections:
+            settings["controller.socket.timeout.ms"] = "1000"
         self.replicas = replicas
         if replicas > 1:
             settings |= _replicated(replicas, self.rng)
@@ -180,6 +185,7 @@ class Story:
             fills_disks_of=TOPIC if self.fills_disks else None,
             fails_folders=self.fails_folders,
             fills_whole_disks=self.fills_whole_disks,
+            delays_connections=self.delays_connections,
         )
         if self.invariants is not None:
             self.invariants.on_state_written = nemesis.state_written

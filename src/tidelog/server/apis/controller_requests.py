@@ -5,7 +5,8 @@
   The connection of a controller does not wait while the request queue is full.
 - A broker epoch below that of this broker's registration is STALE_BROKER_EPOCH: the request is for an
   earlier registration. -1 passes, and so does a newer one, which the controller may know first.
-- A controller epoch below the highest one seen is STALE_CONTROLLER_EPOCH. A KRaft controller is
+- A controller epoch below the highest one seen is STALE_CONTROLLER_EPOCH. Other than in Kafka, so is a
+  request over an older connection than the newest one of the same controller. A KRaft controller is
   INVALID_REQUEST.
 - LeaderAndIsr: a newer leader epoch is applied, and so is a newer partition epoch of the same leader epoch.
   Any other state is STALE_CONTROLLER_EPOCH for its partition, and another topic id INCONSISTENT_TOPIC_ID. The
@@ -54,7 +55,7 @@ async def stop_replica(services: Services, request: Request, body: StopReplicaRe
     except ClusterAuthorizationFailed as error:
         return _not_stopped(body, error.code)
     response = await cluster.states.stop_replica(body)
-    if body.refusing_broker_id >= 0 and not response.error_code:
+    if _is_question(body) and not response.error_code:
         response.is_refused = await cluster.refuses_connections(body.refusing_broker_id)
     return response
 
@@ -91,7 +92,7 @@ def _accepted(
     check_cluster(services, request, CLUSTER_ACTION)
     request.exempt_connection()
     try:
-        _check_controller(cluster, body)
+        _check_controller(cluster, request, body)
     except KafkaError as error:
         log.warning("%s of controller %d is refused: %s", request.entry.name, body.controller_id, error)
         raise
@@ -99,13 +100,27 @@ def _accepted(
 
 
 def _check_controller(
-    cluster: ClusterServices, body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+    cluster: ClusterServices,
+    request: Request,
+    body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
 ) -> None:
     if body.is_kraft_controller:
         raise InvalidRequest("a KRaft controller cannot control a broker on ZooKeeper")
     epoch = cluster.broker_epoch()
     if body.broker_epoch != NO_BROKER_EPOCH and body.broker_epoch < epoch:
         raise StaleBrokerEpoch(f"the request is for the broker epoch {body.broker_epoch}, this is {epoch}")
+    if not _is_question(body):
+        cluster.states.check_connection(body.controller_epoch, _connection_number(request))
+
+
+def _connection_number(request: Request) -> int:
+    """The broker numbers connections in the order in which it accepts them."""
+    return int(request.channel.connection_id.rpartition("-")[2])
+
+
+def _is_question(body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest) -> bool:
+    """Whether the controller asks about another broker, over a connection for this question alone."""
+    return isinstance(body, StopReplicaRequest) and body.refusing_broker_id >= 0
 
 
 APIS = (
