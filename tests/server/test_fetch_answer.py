@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.cluster.fetch_session import FetchedPartition, FetchPartition
 from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidelog.network.output import COPIED_BYTES
 from tidelog.network.request import part_size
 from tidelog.protocol.message import encode_parts
 from tidelog.protocol.messages.fetch import FetchResponse
@@ -95,6 +96,47 @@ def test_an_answer_has_the_bytes_of_the_declared_message(
     assert asyncio.run(finished(in_slices)) == writer_for(version).write(
         b"header", 0, session_id, found * 100
     )
+
+
+class Cached:
+    """A file whose records the page cache has, in part, or not at all."""
+
+    def __init__(self, data: bytes | None) -> None:
+        self._data = data
+
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        return self._data
+
+    def pread(self, size: int, position: int) -> bytes:
+        assert self._data is not None
+        return self._data
+
+
+@given(
+    answers(), st.integers(0, 2**31 - 1), st.sampled_from(VERSIONS), st.sampled_from([1, 127, COPIED_BYTES])
+)
+def test_an_answer_in_one_piece_has_the_same_bytes(
+    answer: FetchedPartition, session_id: int, version: int, size: int
+) -> None:
+    if version >= 13:
+        answer.wanted.topic = _id_of(answer.wanted.topic)
+    is_plain = answer.error is None and answer.diverging is None
+    writer = writer_for(version)
+    for data, expected in ((bytes(size), size), (bytes(size - 1), size), (None, size)):
+        answer.records = FileSlice(cast("DiskFile", Cached(data)), 0, expected)
+        frame = writer.frame_of_one(b"header", 0, session_id, answer)
+        if not is_plain or data is None or len(data) != expected:
+            assert frame is None
+            continue
+        parts = writer.write(b"header", 0, session_id, [answer])
+        whole = b"".join(
+            part.read() if isinstance(part, FileSlice) else cast("bytes", part) for part in parts
+        )
+        assert frame == len(whole).to_bytes(4, "big") + whole
+    answer.records = FileSlice(NO_FILE, 0, COPIED_BYTES + 1)
+    assert writer.frame_of_one(b"", 0, session_id, answer) is None
+    answer.records = None
+    assert writer.frame_of_one(b"", 0, session_id, answer) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)

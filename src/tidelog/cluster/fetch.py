@@ -74,15 +74,23 @@ def read_partition(
     answer.high_watermark = high_watermark = log.high_watermark
     answer.last_stable_offset = last_stable_offset = log.last_stable_offset
     answer.log_start_offset = log.log_start_offset
-    if wanted.last_fetched_epoch >= 0:
+    fetch_offset, last_fetched_epoch, log_end_offset = (
+        wanted.fetch_offset,
+        wanted.last_fetched_epoch,
+        log.log_end_offset,
+    )
+    if last_fetched_epoch >= 0 and (
+        last_fetched_epoch != log.leader_epochs.latest or fetch_offset > log_end_offset
+    ):
         answer.diverging = _diverging_epoch(partition, log, wanted)
         if answer.diverging is not None:
             return answer
     if params.reads_to_log_end:
-        limit = log.log_end_offset
+        limit = log_end_offset
+        if fetch_offset == limit and params.isolation_level == READ_UNCOMMITTED:
+            return answer  # the follower has the whole log
     else:
         limit = last_stable_offset if params.isolation_level == READ_COMMITTED else high_watermark
-    fetch_offset = wanted.fetch_offset
     read = log.read(fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one, reads=reads)
     answer.has_more = fetch_offset < limit
     answer.records = read.slice
@@ -163,7 +171,8 @@ class Fetcher:
                     if nearby is not None:
                         answers.append(nearby)
                         continue
-                answer = read_partition(partition, want, min(want.max_bytes, left), params, min_one, reads)
+                most = want.max_bytes if want.max_bytes < left else left
+                answer = read_partition(partition, want, most, params, min_one, reads)
                 if want.replica is not None and answer.diverging is None:
                     if is_new:
                         self._follower_fetched(partition, want.replica, answer, params.replica_epoch)
@@ -181,7 +190,7 @@ class Fetcher:
             if answer.records is not None:
                 size = answer.records.size
                 total += size
-                left = max(0, left - size)
+                left = left - size if left > size else 0
                 min_one = False
             elif answer.error is not None and answer.is_unknown:
                 unknown.append(answer)

@@ -493,7 +493,11 @@ class Partition(LogListener):
 
     @property
     def is_under_min_isr(self) -> bool:
-        return len(self.followers.isr) < self.min_isr
+        in_sync = len(self.followers.isr)
+        if in_sync >= len(self.replicas):
+            return False  # the smallest number of `min_isr` need not be known
+        assert self.log is not None
+        return in_sync < self.log.config.min_insync_replicas
 
     def advance_high_watermark(self) -> bool:
         """Move the high watermark to the smallest log end offset of the maximal ISR; it never falls.

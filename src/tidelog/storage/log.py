@@ -190,7 +190,11 @@ class Log:
 
     def update_high_watermark(self, offset: int) -> int:
         """Move the high watermark, within the log; the last stable offset follows it."""
-        self._commit(min(max(offset, self.log_start_offset), self.log_end_offset))
+        local = self._local
+        start, end = local.log_start_offset, local.log_end_offset
+        if offset < start:
+            offset = start
+        self._commit(offset if offset < end else end)
         return self.high_watermark
 
     def _commit(self, high_watermark: int) -> None:

@@ -200,6 +200,8 @@ class DelayedCommits(DelayedOperation):
         self._owner.expired(self)
 
     def on_complete(self) -> None:
+        if not self.waits:
+            return  # all are answered
         # Ended by the shutdown: these batches may not be committed, and the producer has to retry.
         self._fail(NotLeaderOrFollower(f"this broker stops leading {self.partition.name}"))
 

@@ -25,7 +25,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import cast
 
 from tidelog.cluster.fetch import NONE_UNKNOWN, READ_COMMITTED, READ_UNCOMMITTED, FetchParams, Unknown
@@ -175,8 +175,19 @@ def _params(
     isolation_level: int,
     rack: str,
 ) -> FetchParams:
-    max_bytes = max(0, min(max_bytes, services.config.fetch_max_bytes))
-    if replica_id < 0 and services.quotas.is_active:
+    most = services.config.fetch_max_bytes
+    if replica_id >= 0:
+        return _follower_params(
+            replica_id,
+            replica_epoch,
+            max_wait_ms,
+            min_bytes,
+            max_bytes if max_bytes < most else most,
+            isolation_level,
+            request.channel.listener,
+        )
+    max_bytes = max(0, min(max_bytes, most))
+    if services.quotas.is_active:
         max_bytes = min(max_bytes, services.quotas.fetch_max_bytes(request))
     return FetchParams(
         max_wait_ms,
@@ -187,6 +198,23 @@ def _params(
         replica_epoch,
         rack if request.api_version >= RACKS_FROM else None,
         request.channel.listener,
+    )
+
+
+@lru_cache(256)
+def _follower_params(
+    replica_id: int,
+    replica_epoch: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    isolation_level: int,
+    listener: str,
+) -> FetchParams:
+    """A follower fetches again and again with the same limits. Followers have no rack here."""
+    most = max(0, max_bytes)
+    return FetchParams(
+        max_wait_ms, min(min_bytes, most), most, isolation_level, replica_id, replica_epoch, None, listener
     )
 
 
@@ -263,6 +291,8 @@ def _is_remembered(services: Services, request: Request, context: FetchContext, 
 
 def _exempt_follower(services: Services, request: Request) -> None:
     """Let a follower fetch while the request queue is full: producers may fill it who wait for followers."""
+    if request.channel.is_exempt:
+        return
     if services.cluster is not None and request.listener in services.cluster.listeners:
         request.exempt_connection()
 
@@ -322,7 +352,13 @@ def _answer(
             leaders = _leaders(services, request)
     version = request.api_version
     header = response_header(request.api_key, version, request.correlation_id)
-    request.respond(writer_for(version).write(header, context.error, context.session_id, answers, leaders))
+    writer = writer_for(version)
+    if len(answers) == 1:
+        frame = writer.frame_of_one(header, context.error, context.session_id, answers[0])
+        if frame is not None:
+            request.respond_frame(frame)
+            return
+    request.respond(writer.write(header, context.error, context.session_id, answers, leaders))
 
 
 def _answer_within_quota(

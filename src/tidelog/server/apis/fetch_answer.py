@@ -12,6 +12,8 @@ from typing import Final
 
 from tidelog.cluster.fetch_session import FetchedPartition
 from tidelog.errors import FencedLeaderEpoch, NotLeaderOrFollower
+from tidelog.network.frames import SIZE
+from tidelog.network.output import COPIED_BYTES
 from tidelog.network.request import Part
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.wire import write_tags, write_uvarint
@@ -106,6 +108,39 @@ class FetchAnswerWriter:
         if out:
             parts.append(b"".join(out))
         return parts
+
+    def frame_of_one(
+        self, header: bytes, error: int, session_id: int, answer: FetchedPartition
+    ) -> bytes | None:
+        """The answer of a single partition with few records, with its size in front.
+
+        None if it is larger, or has an error, or if the page cache does not have all of its records.
+        """
+        records = answer.records
+        if (
+            records is None
+            or records.size > COPIED_BYTES
+            or answer.error is not None
+            or answer.diverging is not None
+        ):
+            return None
+        try:
+            data = records.read_cached()
+        except OSError:
+            return None
+        if data is None or len(data) != records.size:
+            return None
+        parts = (
+            header,
+            self._head(error, session_id),
+            self._one,
+            self._topic(answer.wanted.topic),
+            self._one,
+            self._partition(answer, records.size),
+            data,
+            self._tail,
+        )
+        return SIZE.pack(sum(map(len, parts))) + b"".join(parts)
 
     def _write_one(self, header: bytes, error: int, session_id: int, answer: FetchedPartition) -> list[Part]:
         """`write` for a single partition: the answer to most fetches of a session."""
