@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.cluster.world import FOLLOWER, SELF, Fetched, World
 from tests.storage.helpers import batch, marker
-from tidelog.cluster.fetch import CONSUMER, FetchParams
+from tidelog.cluster.fetch import CONSUMER, FetchParams, is_enough
 from tidelog.cluster.fetch_session import (
     FetchContext,
     FetchedPartition,
@@ -186,8 +186,8 @@ class Fetching:
         is_due = (
             at_once
             or self._world.scheduler.clock.monotonic() >= self._deadline
-            or total >= self._params.min_bytes
-            or any(answer.ends_wait or answer.is_unknown for answer in answers)
+            or is_enough(answers, total, self._params)
+            or any(answer.is_unknown for answer in answers)
         )
         assert fetched.answered == is_due, f"answered: {fetched.answered}, the model says {is_due}"
         if is_due:

@@ -261,8 +261,9 @@ class PlainStream:
         except ValueError as error:
             self._end(str(error))
             return
-        if not self._closed:
-            self._gather(min(self._reader.missing, GATHERED) or 1)
+        missing = self._reader.missing
+        if (missing or self._gathered != 1) and not self._closed:
+            self._gather(min(missing, GATHERED) or 1)
 
     def _gather(self, wanted: int) -> None:
         """Wake us only when this many bytes have arrived."""

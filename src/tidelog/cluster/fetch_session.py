@@ -216,13 +216,6 @@ class FetchedPartition:
         """Whether the partition is unknown. It may be created, so the fetch may wait for others."""
         return isinstance(self.error, UnknownTopicOrPartition | UnknownTopicId)
 
-    @property
-    def ends_wait(self) -> bool:
-        """Whether the fetch has to be answered now, even without `min_bytes`."""
-        if self.error is not None:
-            return not self.is_unknown
-        return self.is_redirected or self.behind_active_segment
-
 
 BY_TURN: Callable[[FetchPartition], int] = attrgetter("turn")
 

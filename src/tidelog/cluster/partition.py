@@ -520,7 +520,8 @@ class Partition(LogListener):
             _tell(self.end_watchers)
         if self.is_under_min_isr:
             return False
-        offset = self.followers.committed_up_to(flushes.flushed_up_to(end), end, self.isr_rules)
+        flushed = flushes.flushed_up_to(end) if flushes.running or flushes.next else end
+        offset = self.followers.committed_up_to(flushed, end, self.isr_rules)
         if offset <= log.high_watermark:
             return False
         log.update_high_watermark(offset)

@@ -71,7 +71,7 @@ class CommitWaits:
             if wait.deadline < operation.deadline:
                 self._expire_at(operation, wait.deadline)
         else:
-            self._watch(partition, deque((wait,)))
+            self._watch(partition, deque((wait,)), wait.deadline)
 
     def wait_behind(self, produce: SmallProduce, answer: bytes, error: Exception | None) -> None:
         """Send a deferred response, or the error, after the waiting responses of the connection."""
@@ -89,8 +89,8 @@ class CommitWaits:
     def _put(self, wait: CommitWait) -> None:
         self.channels.setdefault(wait.channel, deque()).append(wait)
 
-    def _watch(self, partition: Partition, waits: deque[CommitWait]) -> None:
-        deadline = min(wait.deadline for wait in waits)
+    def _watch(self, partition: Partition, waits: deque[CommitWait], deadline: float) -> None:
+        """Wait for all of `waits`, the first of which times out at `deadline`."""
         operation = self._partitions[partition] = DelayedCommits(self, partition, waits, deadline)
         wait_ms = max(0, math.ceil((deadline - self._clock.monotonic()) * 1000))
         key = (partition.topic, partition.index)
@@ -106,7 +106,7 @@ class CommitWaits:
         left = self._without_late(operation)
         operation.waits = deque()
         if left:
-            self._watch(operation.partition, left)
+            self._watch(operation.partition, left, min(wait.deadline for wait in left))
 
     def _expire_at(self, operation: DelayedCommits, deadline: float) -> None:
         """A later produce has a shorter time-out than the first."""

@@ -101,7 +101,8 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     replica_id = body.replica_id if follower is None else follower.replica_id
     if replica_id >= 0:
         request.set_metrics("FetchFollower")
-        _exempt_follower(services, request)
+        if not request.channel.is_exempt:
+            _exempt_follower(services, request)
     context = services.sessions.context(
         body.session_id,
         body.session_epoch,
@@ -154,7 +155,8 @@ def quick_fetch(services: Services, request: Request) -> bool:
         return False
     if replica_id >= 0:
         request.set_metrics("FetchFollower")
-        _exempt_follower(services, request)
+        if not request.channel.is_exempt:
+            _exempt_follower(services, request)
     params = _params(
         services, request, replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, rack
     )
@@ -291,8 +293,6 @@ def _is_remembered(services: Services, request: Request, context: FetchContext, 
 
 def _exempt_follower(services: Services, request: Request) -> None:
     """Let a follower fetch while the request queue is full: producers may fill it who wait for followers."""
-    if request.channel.is_exempt:
-        return
     if services.cluster is not None and request.listener in services.cluster.listeners:
         request.exempt_connection()
 
