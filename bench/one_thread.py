@@ -55,7 +55,7 @@ REQUESTS_BETWEEN_TURNS = 480
 """Timers run between so many requests, such as those of a ZooKeeper session. They are not measured."""
 VALUE = bytes(100)
 ACKS_ALL = -1
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 30.0
 PRODUCE, FETCH, ADD_PARTITIONS, END_TXN = 9, 12, 3, 3
 """The versions that librdkafka sends."""
 
@@ -367,7 +367,7 @@ def stage_for(name: str) -> Iterator[Brokers]:
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="tidelog-one-thread-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        settings: list[dict[str, str]] = [{}]
+        settings: list[dict[str, str]] = [{"broker.id": "0"}]
         if replicas > 1:
             zookeeper = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", free_port()))
             common = {
