@@ -58,7 +58,7 @@ class Expirations:
         self._clock = scheduler.clock
         self._expire = expire
         self._queues: dict[int, _Queue] = {}  # by the length of the wait; each has a timer of the loop
-        self._limit = FEW  # with so many queues, those of completed operations are removed
+        self._limit = FEW  # with so many queues, the ones without a waiting operation are removed
 
     def add(self, operation: DelayedOperation, wait_ms: int) -> Expiration:
         seconds = wait_ms / 1000

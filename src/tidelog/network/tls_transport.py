@@ -89,7 +89,7 @@ class TlsTransport:
         self._owed = 0  # bytes that are encrypted but not reported as sent: 0 or 1
         self._saw_end = False
         self._is_reported = False
-        self._control = 0  # bytes beyond those of requests
+        self._control = 0  # bytes of TLS messages that carry no request
 
     def fileno(self) -> int:
         return self._sock.fileno()

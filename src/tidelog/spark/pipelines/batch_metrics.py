@@ -97,7 +97,7 @@ def arrow_rows(records: Iterable[BatchRecord]) -> pa.Table:
 class MetricsTable:
     """The table `batch_metrics` as a Delta table.
 
-    Its files are written as those of other tables: delta-rs' own writer takes 18 MB more of the driver.
+    It is written as other tables are: delta-rs' own writer takes 18 MB more of the driver.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
