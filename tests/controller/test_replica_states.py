@@ -16,7 +16,7 @@ from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
-from tidelog.slices import ITEMS_PER_TURN
+from tidelog.slices import ITEMS_PER_TURN, REST_SECONDS
 
 NEW, ONLINE, OFFLINE = ReplicaStatus.NEW, ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE
 STARTED, SUCCESSFUL = ReplicaStatus.DELETION_STARTED, ReplicaStatus.DELETION_SUCCESSFUL
@@ -322,7 +322,7 @@ class Turns:
     async def others(self) -> None:
         while True:
             self._handled = 0
-            await asyncio.sleep(0)
+            await asyncio.sleep(REST_SECONDS / 2)
 
 
 def test_other_tasks_run_between_many_replicas() -> None:

@@ -22,7 +22,6 @@ from tests.server.quota_broker import (
 from tests.support.raw import ConnectionClosed, RawConnection
 from tests.support.wait import eventually
 from tidelog.clients.admin.users import QuotaEntity
-from tidelog.cluster.fetch_session import FetchedPartition
 from tidelog.errors import ErrorCode
 from tidelog.network.request import Part
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest
@@ -223,14 +222,21 @@ def test_an_answer_within_the_quota_is_encoded_once(
 ) -> None:
     produce(broker.connect(client_id="filler"), 100)
     broker.set_quota(APP, consumer_byte_rate=LIMIT)
-    encoded: list[list[FetchedPartition]] = []
+    encoded: list[list[Part] | bytes] = []
 
-    def write(writer: FetchAnswerWriter, *args: Any) -> list[Part]:
-        encoded.append(args[3])
-        return original(writer, *args)
+    def counted(name: str) -> None:
+        original = getattr(FetchAnswerWriter, name)
 
-    original = FetchAnswerWriter.write
-    monkeypatch.setattr(FetchAnswerWriter, "write", write)
+        def encode(writer: FetchAnswerWriter, *args: Any) -> list[Part] | bytes | None:
+            answer: list[Part] | bytes | None = original(writer, *args)
+            if answer is not None:
+                encoded.append(answer)
+            return answer
+
+        monkeypatch.setattr(FetchAnswerWriter, name, encode)
+
+    counted("write")
+    counted("frame_of_one")
     assert fetched_bytes(fetch(broker.connect())) > 100
     assert len(encoded) == 1
 
