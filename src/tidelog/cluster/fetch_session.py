@@ -31,8 +31,8 @@ INVALID_SESSION_ID = 0
 PartitionKey = tuple[str | bytes, int]
 
 WantedPartition = tuple[str | bytes, int, int, int, int, int, int]
-"""A partition as a fetch names it: topic, partition, leader epoch, fetch offset, last fetched epoch, log
-start offset of the fetcher, most bytes.
+"""A partition as a fetch names it: topic name or id, partition, leader epoch, fetch offset, last fetched
+epoch, log start offset of the fetcher, most bytes.
 """
 
 

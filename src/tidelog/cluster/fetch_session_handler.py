@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.cluster.leader_endpoint import WantedPartition
+from tidelog.cluster.fetch_session import WantedPartition
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
 from tidelog.metadata.state import NO_TOPIC_ID
 from tidelog.protocol.messages.fetch import FetchRequest

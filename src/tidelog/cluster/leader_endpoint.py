@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from tidelog.cluster.fetch_session import WantedPartition
 from tidelog.cluster.transport import BrokerConnection, EndpointOf, Transport
 from tidelog.errors import KafkaError, NetworkException, error_class
 from tidelog.partitions import PartitionKey
@@ -22,11 +23,6 @@ WITH_REPLICA_STATE = 15
 
 
 FETCH = 1
-
-WantedPartition = tuple[str | bytes, int, int, int, int, int, int]
-"""A partition as a fetch names it: topic name or id, partition, leader epoch, fetch offset, last fetched
-epoch, log start offset, most bytes.
-"""
 
 OneFetched = tuple[int, str | bytes | None, int, int, int, int, int]
 """An answer without errors with one partition or none: session id, topic name or id or None, partition, high
