@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -247,3 +249,60 @@ def test_an_error_that_nobody_handles_is_a_failure_of_the_run(world: World) -> N
     world.start("broken", "host", main)
     world.run(1.0)
     assert world.failures == ["broken: the process failed: ValueError('wrong')"]
+
+
+def test_a_slow_disk_delays_the_thread_that_uses_it_and_not_the_loop(world: World) -> None:
+    turns: list[float] = []
+    finished: list[float] = []
+
+    async def main(process: Process) -> None:
+        process.host.slow_disk_seconds = 0.1
+        disk = process.host.disk
+
+        def write() -> None:
+            for number in range(100):
+                disk.make_dir(f"/{number}")
+
+        writing = process.loop.run_in_executor(None, write)
+        writing.add_done_callback(lambda _: finished.append(process.loop.time()))
+        while not writing.done():
+            turns.append(process.loop.time())
+            await asyncio.sleep(0.01)
+        turns.append(process.loop.time())
+
+    world.start("writer", "host", main)
+    world.run(60.0)
+    assert finished[0] > 2.0
+    assert max(after - before for before, after in itertools.pairwise(turns)) < 0.02
+
+
+def test_a_slow_disk_delays_the_loop_that_uses_it(world: World) -> None:
+    seen: list[float] = []
+
+    async def main(process: Process) -> None:
+        process.host.slow_disk_seconds = 0.1
+        for number in range(100):
+            process.host.disk.make_dir(f"/{number}")
+        await asyncio.sleep(0)
+        seen.append(process.loop.time())
+
+    world.start("writer", "host", main)
+    world.run(60.0)
+    assert seen[0] > 2.0
+
+
+def test_a_pool_of_one_thread_ends_its_jobs_in_order(world: World) -> None:
+    ended: list[int] = []
+
+    async def main(process: Process) -> None:
+        with ThreadPoolExecutor(1) as one_thread:
+            jobs = [process.loop.run_in_executor(one_thread, process.sleep, 1.0 - 0.1 * n) for n in range(5)]
+            for number, job in enumerate(jobs):
+                job.add_done_callback(lambda _, number=number: ended.append(number))
+            await asyncio.gather(*jobs)
+            assert process.loop.time() == pytest.approx(4.0, abs=0.1)
+
+    world.start("worker", "host", main)
+    world.run(60.0)
+    assert ended == [0, 1, 2, 3, 4]
+    assert not world.failures

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import socket
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -64,31 +65,37 @@ class SimPoller:
 
 
 class SimPool:
-    """Threads of a simulated process. Jobs of a pool of one thread run in order."""
+    """Threads of a simulated process. Jobs begin in order. A pool of one thread also ends them in order."""
 
     def __init__(self, process: Process, size: int) -> None:
         self._process = process
         self._size = size
-        self._free_at = 0.0
+        self._running = 0
+        self._waiting: deque[Job] = deque()
 
     def submit(self, job: Job) -> None:
+        self._waiting.append(job)
+        self._begin_jobs()
+
+    def _begin_jobs(self) -> None:
+        while self._waiting and self._running < self._size:
+            self._running += 1
+            self._process.after(self._process.job_seconds(), partial(self._run, self._waiting.popleft()))
+
+    def _run(self, job: Job) -> None:
+        """Run a job at one moment. Its result arrives once its disk operations have taken their time."""
         process = self._process
-        started = process.world.now
-        if self._size == 1:
-            started = max(started, self._free_at)
-        begins = started + process.job_seconds()
-        ends = begins + process.job_seconds()
-        self._free_at = ends
-        now = process.world.now
+        finish = job()
+        process.after(process.job_seconds() + process.take_thread_delay(), partial(self._end, finish))
 
-        def run() -> None:
-            finish = job()
-            process.after(ends - begins, lambda: process.loop.post(finish))
-
-        process.after(begins - now, run)
+    def _end(self, finish: Callable[[], None]) -> None:
+        self._running -= 1
+        self._process.loop.post(finish)
+        self._begin_jobs()
 
     def resize(self, size: int) -> None:
         self._size = max(1, size)
+        self._begin_jobs()
 
     def close(self) -> None:
         """There is no thread to wait for."""

@@ -52,7 +52,7 @@ class Host:
         disk.on_sync = self._sync
 
     def _operation(self) -> None:
-        """An operation of the disk: it delays the process that asked for it, and ends with that process."""
+        """An operation of the disk delays the loop or thread that asked for it, and ends with its process."""
         process = self._world.current
         if process is None:
             return
@@ -94,6 +94,7 @@ class Process:
         self.has_events = False
         """Whether a socket of this process may be ready."""
         self.busy_until = 0.0
+        self._thread_delay = 0.0
         self.on_exit: Callable[[], None] | None = None
         """Called when the main coroutine has returned; a process that is killed does not call it."""
         self._held: list[Callable[[], None]] = []
@@ -139,8 +140,16 @@ class Process:
         self.loop.run_turn()
 
     def sleep(self, seconds: float) -> None:
-        """Keep this process from running for a while."""
-        self.busy_until = max(self.busy_until, self.world.now) + seconds
+        """Delay what runs now: the loop in a turn of it, else the job of a thread."""
+        if self.loop.is_in_turn:
+            self.busy_until = max(self.busy_until, self.world.now) + seconds
+        else:
+            self._thread_delay += seconds
+
+    def take_thread_delay(self) -> float:
+        """How long the job of a thread that ran just now has slept."""
+        delay, self._thread_delay = self._thread_delay, 0.0
+        return delay
 
     def job_seconds(self) -> float:
         return self.rng.uniform(*JOB_SECONDS) + self.rng.uniform(0.0, self.host.slow_disk_seconds)
