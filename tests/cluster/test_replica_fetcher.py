@@ -16,7 +16,7 @@ from tests.cluster.scripted_leader import (
     forgotten,
     wanted,
 )
-from tests.cluster.world import HeldWorker
+from tests.cluster.world import HeldWorker, World
 from tests.support.wait import eventually_async
 from tidelog.clock import ManualClock
 from tidelog.cluster.follower_quota import FollowerQuota
@@ -172,6 +172,34 @@ def test_a_log_without_epochs_is_truncated_to_its_high_watermark(tmp_path: Path)
         assert log.log_end_offset == 2
 
     follower.run(test())
+
+
+def test_a_log_with_a_gap_is_fetched_again_from_the_gap(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+
+    async def test() -> None:
+        partition = follower.follow()
+        log = partition.log_or_raise()
+        log.append_as_follower(batches((0, 2, 0)), 0)
+        log.roll(0)
+        log.append_as_follower(batches((4, 1, 0), (5, 1, 0)), 0)
+        log.update_high_watermark(6)
+        log.gap = 2  # as recovery found it
+        follower.manager.add([partition])
+        assert wanted(await follower.asked()) == [(0, 2, 0)]
+        following = await follower.answered(data(batches((2, 2, 0), (4, 2, 0)), hw=6))
+        assert wanted(following) == [(0, 6, 0)]
+        assert (log.log_end_offset, log.gap) == (6, None)
+
+    follower.run(test())
+
+
+def test_a_leader_keeps_what_is_behind_a_gap(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    log = world.partition().log_or_raise()
+    log.gap = 0
+    world.partition(leader_epoch=1)
+    assert log.gap is None
 
 
 @pytest.mark.parametrize(

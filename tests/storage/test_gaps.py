@@ -60,6 +60,18 @@ def test_a_compacted_log_keeps_what_is_behind_a_gap(with_gap: Path) -> None:
     assert offsets(Start(with_gap, COMPACTED).log) == [0, 1, 2, 4, 5]
 
 
+def test_a_log_knows_where_a_gap_begins_until_it_ends_there(with_gap: Path) -> None:
+    log = Start(with_gap, COMPACTED).log
+    assert log.gap == 3
+    assert log.truncate_to(4, NOW)
+    assert log.gap == 3
+    assert log.truncate_to(3, NOW)
+    assert log.gap is None
+    assert (log.log_end_offset, offsets(log)) == (3, [0, 1, 2])
+    log.appender.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+    assert offsets(log) == [0, 1, 2, 3]
+
+
 def test_any_other_log_ends_at_a_gap(with_gap: Path) -> None:
     assert offsets(Start(with_gap, DELETED).log) == [0, 1, 2]
 

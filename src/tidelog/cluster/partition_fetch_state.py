@@ -25,6 +25,7 @@ class AnswerParts:
 class PartitionFetchState:
     """A log without leader epochs is truncated to its high watermark first, as in Kafka.
 
+    A log with a gap is truncated to the gap: a crash may have lost the records there that the leader has.
     Any other log is fetched from its end at once: the leader finds out where the logs diverge.
     """
 
@@ -52,8 +53,12 @@ class PartitionFetchState:
         self.topic_id = partition.topic_id
         self.leader_epoch = partition.leader_epoch
         self.last_fetched_epoch = log.leader_epochs.latest
-        self.is_truncating = self.last_fetched_epoch == NO_EPOCH
-        self.fetch_offset = log.high_watermark if self.is_truncating else log.log_end_offset
+        has_epochs = self.last_fetched_epoch != NO_EPOCH
+        self.fetch_offset = log.log_end_offset if has_epochs else log.high_watermark
+        self.is_truncating = not has_epochs
+        if log.gap is not None:
+            self.fetch_offset = min(self.fetch_offset, log.gap)
+            self.is_truncating = True
         self.log_start_offset = log.log_start_offset
         self.delayed_until = 0.0  # by the monotonic clock
         self.refusals = 0  # by a leader that did not know its leadership yet

@@ -163,7 +163,7 @@ class ReplicaFetcher:
                     self._changed.update(dict.fromkeys(self.states.values()))
                     await self.leader.connect()
                     self._listener.leader_reached(self.leader.leader_id)
-                await self._truncate_to_high_watermarks()
+                await self._truncate_before_fetches()
                 await self._fetch()
             except KafkaError as error:
                 level = logging.WARNING if self._backoff.is_news else logging.DEBUG
@@ -568,8 +568,8 @@ class ReplicaFetcher:
 
     # -- truncation
 
-    async def _truncate_to_high_watermarks(self) -> None:
-        """Logs without leader epochs: everything above the high watermark may differ from the leader's."""
+    async def _truncate_before_fetches(self) -> None:
+        """Truncate logs that may differ from the leader's in what no leader epoch tells."""
         while self._truncating:
             state = next(iter(self._truncating))
             del self._truncating[state]

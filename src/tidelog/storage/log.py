@@ -43,6 +43,7 @@ class Log:
         "_local",
         "appender",
         "follower_appender",
+        "gap",
         "high_watermark",
         "is_truncating",
         "last_stable_offset",
@@ -79,6 +80,9 @@ class Log:
         self.high_watermark = loaded.log_start_offset
         self.last_stable_offset = loaded.log_start_offset
         self.is_truncating = False
+        # A crash, or the cleaner, left no records from this offset to the next one. A follower fetches them
+        # again; None if there is no such doubt.
+        self.gap = loaded.gap
         self._listeners = LogListeners(self)
         self._local = LocalLog(directory, config, loaded, disk=disk, files=files, rng=rng)
         self._flusher = LogFlusher(self._local, loaded.epochs, loaded.recovery_point, now_ms)
@@ -131,7 +135,7 @@ class Log:
         )
         log = cls(topic, partition, directory, config, loaded, disk=disk, files=files, now_ms=now_ms, rng=rng)
         log.update_high_watermark(high_watermark)
-        job = log.begin_flush() if loaded.has_gap else None
+        job = log.begin_flush() if loaded.gap is not None else None
         if job is not None:
             # Another crash, when the log is no longer compacted, must not take what comes from now on.
             job.run()
@@ -358,6 +362,8 @@ class Log:
         local.log_start_offset = min(local.log_start_offset, offset)
         flusher.recovery_point = min(flusher.recovery_point, offset)
         self.leader_epochs.truncate_from_end(offset)
+        if self.gap is not None and offset <= self.gap:
+            self.gap = None
         self.is_truncating = False
 
     # -- the end of its life in a folder

@@ -77,7 +77,7 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     truncated_bytes: int = 0
-    has_gap: bool = False  # after the recovery point, and kept
+    gap: int | None = None  # where the first gap begins that is after the recovery point and was kept
 
 
 # -- batches
@@ -485,7 +485,8 @@ def _recover(
         # A crash can lose the unsynced end of a segment although a later segment exists: the log ends there.
         # A gap in a compacted log is normal: the cleaner removed the records between.
         gap = following > next_offset >= loaded.recovery_point
-        loaded.has_gap |= gap and keep_gaps
+        if gap and keep_gaps and loaded.gap is None:
+            loaded.gap = next_offset
         if cut or following < next_offset or (gap and not keep_gaps):
             _drop_segments(disk, directory, segments.remove_from(at + 1))
             segment.load_for_append()
