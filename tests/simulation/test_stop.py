@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tidelog import AsyncAdmin, NewTopic
-from tidelog.metadata.paths import CONTROLLER
+from tidelog.metadata.paths import CONTROLLER, topic
 from tidelog.simulation.cluster import SimBroker, SimCluster
 from tidelog.simulation.process import Process
 from tidelog.simulation.world import World
@@ -30,18 +30,28 @@ class Run:
         self.cluster.start()
         assert world.run(30.0, lambda: self.cluster.is_running and CONTROLLER in self.zookeeper.tree.nodes)
         assert world.run(1.0) is False  # metadata arrives
-        elected = json.loads(self.zookeeper.tree.get(CONTROLLER)[0])["brokerid"]
+        elected = self.elected()
         self.controller = next(broker for broker in self.cluster.brokers if broker.id == elected)
         self.other = next(broker for broker in self.cluster.brokers if broker.id != elected)
 
-    def create_topic(self, replicas: int) -> None:
-        """Create a topic whose replicas are all in sync."""
+    def elected(self) -> int | None:
+        """The id of the controller."""
+        nodes = self.zookeeper.tree.nodes
+        found = json.loads(self.zookeeper.tree.get(CONTROLLER)[0]) if CONTROLLER in nodes else None
+        return None if found is None else int(found["brokerid"])
+
+    def begin_topic(self, replicas: int) -> Process:
+        """A client that creates a topic of six partitions and waits for the answer."""
 
         async def main(_: Process) -> None:
             async with AsyncAdmin({"bootstrap.servers": self.cluster.bootstrap}) as admin:
                 await admin.create_topics([NewTopic("replicated", 6, replicas)])
 
-        client = self.world.start("admin", "client", main)
+        return self.world.start("admin", "client", main)
+
+    def create_topic(self, replicas: int) -> None:
+        """Create a topic whose replicas are all in sync."""
+        client = self.begin_topic(replicas)
         assert self.world.run(30.0, lambda: not client.is_alive)
         assert self.world.run(1.0) is False  # leaders and followers begin
 
@@ -103,3 +113,13 @@ def test_brokers_that_stop_together_do_not_wait_for_each_other_to_lead() -> None
         run = Run(world)
         run.create_topic(3)
         assert run.ask_to_stop(*run.cluster.brokers) < 2.0
+
+
+def test_a_controller_that_stops_is_replaced_at_once_although_a_request_waits_for_its_answer() -> None:
+    with World(6).running() as world:
+        run = Run(world)
+        run.other.pause()
+        run.begin_topic(1)  # the answer waits until the paused broker leads its partitions
+        assert world.run(5.0, lambda: topic("replicated") in run.zookeeper.tree.nodes)
+        run.controller.stop()
+        assert world.run(3.0, lambda: run.elected() not in (None, run.controller.id))

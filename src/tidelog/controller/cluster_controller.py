@@ -166,7 +166,12 @@ class ClusterController:
             asyncio.get_running_loop().run_in_executor(None, _import_term)
 
     async def close(self) -> None:
-        """Complete the running event, resign and stop. The session stays open."""
+        """Complete the running event, resign and stop. The session stays open.
+
+        Does nothing if it is closed already or was never started.
+        """
+        if not self.events.is_started:
+            return
         for timer in (*self._timers.values(), self._standby):
             if timer is not None:
                 timer.cancel()

@@ -112,6 +112,11 @@ class ControllerEventManager:
         return len(self._queue)
 
     @property
+    def is_started(self) -> bool:
+        """Whether it processes events: it was started and is not closed."""
+        return self._task is not None
+
+    @property
     def is_idle(self) -> bool:
         """Whether no event is processed and none waits."""
         return not self._queue and self._running is None

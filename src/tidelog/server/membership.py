@@ -103,13 +103,16 @@ class Membership(Protocol):
         """Inform the controller of these offline partitions. Raises KafkaError or TreeUnavailable."""
 
     async def leave(self) -> None:
-        """Give up leaderships before the broker stops to answer; a failed start does not call this."""
+        """Give up leaderships and, in a cluster, the place as controller before the broker stops to answer.
+
+        A failed start does not call this.
+        """
 
     def disconnect(self) -> None:
         """Fail the requests to the controller, so that no answer to a client waits for them."""
 
     async def resign(self) -> None:
-        """Complete the running change of the controller and stop it, after the last request is answered."""
+        """Stop what follows the controller, and the controller of this broker, once no request waits."""
 
     def note_stop(self) -> int:
         """The broker epoch for the marker of a clean stop, after logs are closed."""

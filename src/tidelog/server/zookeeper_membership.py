@@ -451,7 +451,15 @@ class ZooKeeperMembership:
             limit.reschedule(min(soon, limit.when() or soon))
 
     async def leave(self) -> None:
-        """Ask the controller to move leaderships away, as often as the settings say.
+        """Move leaderships to other brokers and stop being the controller.
+
+        Another broker can be the controller while this one waits for its last requests.
+        """
+        await self._move_leaderships()
+        await self._close_controller()
+
+    async def _move_leaderships(self) -> None:
+        """Ask the controller for a controlled shutdown, as often as the settings say.
 
         Without ZooKeeper only once, and for a few seconds: no controller is elected while it is away.
         """
@@ -512,12 +520,15 @@ class ZooKeeperMembership:
             await self._following.close()
         if self._services is not None:
             await self._services.forwarding.drain()
-        if self._controller is not None and self._has_joined:
-            await self._controller.close()
+        await self._close_controller()
         if self._listener is not None:
             await self._listener.close()
         if self._features is not None:
             await self._features.close()
+
+    async def _close_controller(self) -> None:
+        if self._controller is not None:
+            await self._controller.close()
 
     def note_stop(self) -> int:
         return self._broker_epoch
