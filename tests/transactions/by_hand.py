@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog import Admin
@@ -31,6 +33,11 @@ def described(
 ) -> DescribeTransactionsResponse.TransactionState:
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     return connection.ask(request, DescribeTransactionsResponse, 0).transaction_states[0]
+
+
+def _record(value: bytes) -> Record:
+    """A record of this moment: brokers delete old ones half a minute after their start."""
+    return Record(0, int(time.time() * 1000), None, value)
 
 
 def open_transaction(
@@ -74,7 +81,7 @@ def open_transaction(
     )
     assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
     batch = build_batch(
-        [Record(0, 1_700_000_000_000, None, b"v")],
+        [_record(b"v")],
         producer_id=producer[0],
         producer_epoch=producer[1],
         base_sequence=0,
@@ -123,7 +130,7 @@ def hanging_transaction(connection: RawConnection, bootstrap: str, topic: str, t
         lambda: not described(connection, transactional_id).topics, "the coordinator has written its markers"
     )
     late = build_batch(
-        [Record(0, 1_700_000_000_000, None, b"late")],
+        [_record(b"late")],
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=1,
