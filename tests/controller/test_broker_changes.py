@@ -460,16 +460,21 @@ def test_an_answer_of_a_broker_that_left_does_not_count_for_its_successor() -> N
             held = asyncio.Event()
             waiting = asyncio.ensure_future(events.call(events.state, "Hold", held.wait))
             before = cluster.nodes[2]
+            # The answer was on its way when the broker left: its log folder failed, and it was replaced.
+            epoch = controller.controller.context.broker_epoch(2)
+            late = LeaderAndIsrResponseReceived(2, epoch, 0, {DEMO: ErrorCode.KAFKA_STORAGE_ERROR})
             await cluster.crash(2)
             cluster.zookeeper.expire(before.client)
             await cluster.until(lambda: events.queue_size, "the change of brokers in the queue")
-            # The answer was on its way when the broker left: its log folder failed, and it was replaced.
-            active._answered(LeaderAndIsrResponseReceived(2, 0, {DEMO: ErrorCode.KAFKA_STORAGE_ERROR}))
+            active._answered(late)
             held.set()
             await waiting
             await cluster.settle()
             node = await cluster.start(2)
             await cluster.until(lambda: DEMO in node.broker.leading, "broker 2 leads again")
+            active._answered(late)
+            await cluster.settle()
+            assert state_of(controller).leader == 2
 
     simulated(story())
 
@@ -483,8 +488,10 @@ def test_an_answer_about_a_deleted_topic_does_not_count_for_the_next_one_of_that
             assert active is not None
             await controller.controller.delete_topics([TopicToDelete("demo")])
             await cluster.settle()
-            assert not controller.controller.context.topics
-            active._answered(LeaderAndIsrResponseReceived(1, 0, {DEMO: ErrorCode.KAFKA_STORAGE_ERROR}))
+            context = controller.controller.context
+            assert not context.topics
+            errors = {DEMO: int(ErrorCode.KAFKA_STORAGE_ERROR)}
+            active._answered(LeaderAndIsrResponseReceived(1, context.broker_epoch(1), 0, errors))
             await cluster.settle()
             await create(cluster, [1])
             assert state_of(controller).leader == 1

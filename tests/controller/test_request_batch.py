@@ -221,7 +221,7 @@ def test_answers_become_events() -> None:
         await rig.batch.send_requests()
         await rig.settle()
         assert rig.events == [
-            LeaderAndIsrResponseReceived(1, 0, {partition: ErrorCode.KAFKA_STORAGE_ERROR}),
+            LeaderAndIsrResponseReceived(1, 101, 0, {partition: ErrorCode.KAFKA_STORAGE_ERROR}),
             UpdateMetadataResponseReceived(1, ErrorCode.STALE_BROKER_EPOCH),
         ]
 
@@ -248,7 +248,7 @@ def test_only_the_deletions_of_a_deleted_topic_are_passed_on() -> None:
         rig.transport.script(1, lambda request: stop_replica_answer(request, failed))
         await delete_replicas(rig)
         outcome = {TopicPartition("t", 0): 0, TopicPartition("t", 1): ErrorCode.KAFKA_STORAGE_ERROR}
-        assert rig.events == [TopicDeletionStopReplicaResponseReceived(1, 0, outcome)]
+        assert rig.events == [TopicDeletionStopReplicaResponseReceived(1, 101, 0, outcome)]
 
     run(story())
 
@@ -267,7 +267,7 @@ def test_a_refused_request_fails_all_its_deletions(outcome: StopReplicaResponse 
         await delete_replicas(rig)
         code = int(ErrorCode.UNSUPPORTED_VERSION)
         failed = {TopicPartition("t", 0): code, TopicPartition("t", 1): code}
-        assert rig.events == [TopicDeletionStopReplicaResponseReceived(1, code, failed)]
+        assert rig.events == [TopicDeletionStopReplicaResponseReceived(1, 101, code, failed)]
 
     run(story())
 

@@ -13,7 +13,6 @@ from tidelog.controller.parts import ControllerParts
 from tidelog.controller.request_batch import (
     LeaderAndIsrResponseReceived,
     ResponseEvent,
-    TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
 from tidelog.controller.returned_brokers import remove_returned_brokers
@@ -90,25 +89,25 @@ class ActiveController:
     # --- answers of brokers
 
     def _answered(self, event: ResponseEvent) -> None:
-        epoch = self.term.context.broker_epoch(event.broker_id)
+        if isinstance(event, UpdateMetadataResponseReceived):
+            _update_metadata_answered(event)
+            return
 
         async def process() -> None:
-            # The broker may have left or restarted while the answer was in the queue: it is told anew then.
-            if self.term.context.broker_epoch(event.broker_id) != epoch:
+            # The broker may have left or restarted since the request was made: it is told anew then.
+            if self.term.context.broker_epoch(event.broker_id) != event.broker_epoch:
                 return
             if isinstance(event, LeaderAndIsrResponseReceived):
                 await self.brokers.leader_and_isr_response_received(event)
-            elif isinstance(event, TopicDeletionStopReplicaResponseReceived):
+            else:
                 await self.term.deletion.handle_stop_replica_response(event)
 
         if isinstance(event, LeaderAndIsrResponseReceived):
             state = ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED
             self.term.put(state, "LeaderAndIsrResponseReceived", process)
-        elif isinstance(event, TopicDeletionStopReplicaResponseReceived):
+        else:
             state = ControllerState.TOPIC_DELETION
             self.term.put(state, "TopicDeletionStopReplicaResponseReceived", process)
-        else:
-            _update_metadata_answered(event)
 
 
 def _update_metadata_answered(event: UpdateMetadataResponseReceived) -> None:

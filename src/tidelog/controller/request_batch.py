@@ -44,9 +44,13 @@ _StopReplicaPartition = StopReplicaRequest.StopReplicaPartitionState
 
 @dataclass(slots=True)
 class LeaderAndIsrResponseReceived:
-    """`error_code` is that of the whole request, or of the error that ended it without an answer."""
+    """`error_code` is that of the whole request, or of the error that ended it without an answer.
+
+    `broker_epoch` is the epoch in the request.
+    """
 
     broker_id: int
+    broker_epoch: int
     error_code: int
     partition_errors: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -61,10 +65,11 @@ class UpdateMetadataResponseReceived:
 class TopicDeletionStopReplicaResponseReceived:
     """The outcome of deletions: for partitions whose replica was to be deleted, with their topic.
 
-    If `error_code` is not 0 all of them failed.
+    If `error_code` is not 0 all of them failed. `broker_epoch` is the epoch in the request.
     """
 
     broker_id: int
+    broker_epoch: int
     error_code: int
     partition_errors: dict[TopicPartition, int]
 
@@ -211,7 +216,7 @@ class ControllerBrokerRequestBatch:
             request,
             LeaderAndIsrResponse,
             LEADER_AND_ISR_VERSION,
-            lambda outcome: self._leader_and_isr_answered(broker_id, outcome),
+            lambda outcome: self._leader_and_isr_answered(broker_id, request.broker_epoch, outcome),
         )
 
     async def _leader_and_isr_topics(
@@ -312,12 +317,12 @@ class ControllerBrokerRequestBatch:
             request,
             StopReplicaResponse,
             STOP_REPLICA_VERSION,
-            lambda outcome: self._stop_replica_answered(broker_id, deleted, outcome),
+            lambda outcome: self._stop_replica_answered(broker_id, request.broker_epoch, deleted, outcome),
         )
 
     # --- answers
 
-    def _leader_and_isr_answered(self, broker_id: int, outcome: Outcome) -> None:
+    def _leader_and_isr_answered(self, broker_id: int, broker_epoch: int, outcome: Outcome) -> None:
         errors: dict[TopicPartition, int] = {}
         if isinstance(outcome, LeaderAndIsrResponse):
             for topic in outcome.topics:
@@ -325,10 +330,14 @@ class ControllerBrokerRequestBatch:
                 if name is not None:  # deleted since
                     for item in topic.partition_errors:
                         errors[TopicPartition(name, item.partition_index)] = item.error_code
-        self._on_response(LeaderAndIsrResponseReceived(broker_id, _error_code(outcome), errors))
+        self._on_response(LeaderAndIsrResponseReceived(broker_id, broker_epoch, _error_code(outcome), errors))
 
     def _stop_replica_answered(
-        self, broker_id: int, deleted: Mapping[TopicPartition, None], outcome: Outcome
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        deleted: Mapping[TopicPartition, None],
+        outcome: Outcome,
     ) -> None:
         """Pass on the deletions of topics, and note the deletions of removed replicas.
 
@@ -354,7 +363,9 @@ class ControllerBrokerRequestBatch:
             and (error_code or partition in answered)
         }
         if errors:
-            self._on_response(TopicDeletionStopReplicaResponseReceived(broker_id, error_code, errors))
+            self._on_response(
+                TopicDeletionStopReplicaResponseReceived(broker_id, broker_epoch, error_code, errors)
+            )
 
 
 def _leader_and_isr_partition(
