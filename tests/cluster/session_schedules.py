@@ -1,6 +1,6 @@
 """Random lives of fetch sessions beside a model that looks at every partition each time.
 
-A schedule appends, commits, deletes, elects and fails partitions and lets a consumer and a follower fetch
+A schedule appends, commits, deletes, elects and fails partitions and lets a consumer and followers fetch
 in sessions. The model keeps what each session was told and reads all of its partitions for every answer; a
 session that misses a change, or tells something twice, differs from it. The seed replays a schedule.
 """
@@ -8,7 +8,7 @@ session that misses a change, or tells something twice, differs from it. The see
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from tests.cluster.world import FOLLOWER, SELF, Fetched, World
@@ -27,6 +27,7 @@ from tidelog.storage.append import AppendOrigin
 
 PARTITIONS = 6
 REPLICATED = (4, 5)  # partitions of two brokers: their appends are committed later
+EVERY = range(PARTITIONS + 1)  # the last is unknown
 WAIT_MS = 500
 
 Told = tuple[object, ...]
@@ -87,8 +88,11 @@ class Model:
 class Fetching:
     """A fetcher with one session, and the model of it."""
 
-    def __init__(self, world: World, rng: random.Random, replica_id: int) -> None:
+    def __init__(
+        self, world: World, rng: random.Random, replica_id: int, indexes: Sequence[int] = EVERY
+    ) -> None:
         self._world = world
+        self._indexes = indexes
         self._random = rng
         self._replica_id = replica_id
         self._cache = FetchSessionCache(world.scheduler.clock, 10, rng)
@@ -113,7 +117,7 @@ class Fetching:
         if self._replica_id == CONSUMER and rng.random() < 0.1:
             self._isolation_level = 1 - self._isolation_level
         self._params = FetchParams(
-            max_wait_ms=rng.choice((0, 0, WAIT_MS)),
+            max_wait_ms=rng.choice((0, 0, WAIT_MS) if len(self._indexes) > 1 else (0, WAIT_MS, WAIT_MS)),
             min_bytes=rng.choice((1, 1, 1, 300)),
             max_bytes=rng.choice((1, 200, 500, 1 << 20, 1 << 20)),
             isolation_level=self._isolation_level,
@@ -158,9 +162,9 @@ class Fetching:
     def _changes(self) -> tuple[list[FetchPartition], list[PartitionKey]]:
         rng = self._random
         wanted = []
-        for index in rng.sample(range(PARTITIONS + 1), rng.choice((0, 0, 1, 1, 2, 4))):
+        for index in rng.sample(self._indexes, min(len(self._indexes), rng.choice((0, 0, 1, 1, 2, 4)))):
             wanted.append(self._wanted(index))
-        forgotten = [("t", index) for index in range(PARTITIONS + 1) if rng.random() < 0.05]
+        forgotten = [("t", index) for index in self._indexes if rng.random() < 0.05]
         return wanted, list(forgotten)
 
     def _wanted(self, index: int) -> FetchPartition:
@@ -216,7 +220,7 @@ def _copy(want: FetchPartition) -> FetchPartition:
 
 
 class Schedule:
-    """One life of a broker with a consumer and a follower, by seed."""
+    """One life of a broker with a consumer and followers, by seed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.world = World(folder)
@@ -224,11 +228,16 @@ class Schedule:
         self._epochs = [0] * PARTITIONS
         self._sequences = [0] * PARTITIONS
         self._open: set[int] = set()  # partitions with a transaction
+        # A new leader answers the fetches of its followers early. The model does not know that.
+        self.world.replicas.awaited_followers.on_awaited = None
         for index in range(PARTITIONS):
             self._lead(index)
         self.fetchers = [
             Fetching(self.world, self.random, CONSUMER),
             Fetching(self.world, self.random, FOLLOWER),
+            # Sessions with news of a single partition, as most fetches of followers have.
+            Fetching(self.world, self.random, FOLLOWER, REPLICATED[:1]),
+            Fetching(self.world, self.random, FOLLOWER, REPLICATED[:1]),
         ]
 
     def run(self, steps: int) -> int:
@@ -261,6 +270,7 @@ class Schedule:
     def _lead(self, index: int) -> None:
         replicas = (SELF, FOLLOWER) if index in REPLICATED else (SELF,)
         self.world.partition("t", index, replicas=replicas, leader_epoch=self._epochs[index])
+        self.world.replicas.awaited_followers.partitions.clear()
 
     def _any(self) -> Partition | None:
         hosted = self.world.replicas.topics.get("t")

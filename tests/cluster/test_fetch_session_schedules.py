@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.session_schedules import Schedule
+from tidelog.cluster.fetch import Fetcher, FetchParams
 from tidelog.cluster.fetch_session import (
     FetchContext,
     FetchedPartition,
@@ -33,6 +34,22 @@ def play(folder: Path, seeds: int = SEEDS) -> int:
 
 def test_sessions_agree_with_a_model_that_looks_at_everything(tmp_path: Path) -> None:
     assert play(tmp_path) > SEEDS * STEPS // 6
+
+
+def test_schedules_have_followers_that_wait_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, tails = Fetcher.read_tail, 0
+
+    def read_tail(self: Fetcher, context: FetchContext, params: FetchParams) -> FetchedPartition | None:
+        nonlocal tails
+        tail = right(self, context, params)
+        tails += tail is not None
+        return tail
+
+    monkeypatch.setattr(Fetcher, "read_tail", read_tail)
+    play(tmp_path)
+    assert tails > SEEDS
 
 
 def forget_appends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +108,19 @@ def clean_what_has_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FetchContext, "select", select)
 
 
+def clean_what_a_follower_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Fetcher.read_tail
+
+    def read_tail(self: Fetcher, context: FetchContext, params: FetchParams) -> FetchedPartition | None:
+        tail = right(self, context, params)
+        if tail is not None:
+            tail.has_more = False
+            tail.wanted.fetch_offset = tail.high_watermark
+        return tail
+
+    monkeypatch.setattr(Fetcher, "read_tail", read_tail)
+
+
 def keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     right = FetchSession.to_the_end
 
@@ -117,6 +147,7 @@ def ignore_the_isolation_level(monkeypatch: pytest.MonkeyPatch) -> None:
         forget_offsets_that_moved,
         forget_the_partition_of_a_small_fetch,
         clean_what_has_more,
+        clean_what_a_follower_waited_for,
         keep_the_order,
         ignore_the_isolation_level,
     ],

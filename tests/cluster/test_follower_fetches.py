@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,12 @@ from tests.cluster.replicated import OTHER, Replicated
 from tests.cluster.world import FOLLOWER, SELF, Fetched, World, want
 from tests.storage.helpers import batch
 from tidelog.cluster.fetch import FetchParams
-from tidelog.cluster.fetch_session import FetchSessionCache
+from tidelog.cluster.fetch_session import FetchedPartition, FetchSessionCache
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.errors import FencedLeaderEpoch, NotLeaderOrFollower, OffsetOutOfRange, UnknownLeaderEpoch
+from tidelog.storage.log import Log
+from tidelog.storage.log_read import ReadResult
 
 
 @pytest.fixture
@@ -120,6 +123,123 @@ def test_appends_of_one_turn_wake_a_follower_once(world: Replicated, monkeypatch
     assert not waiting.answered
     world.advance()
     assert waiting.offsets() == [[0], [0], [0]]
+
+
+def at_the_end(world: Replicated, *replica_ids: int) -> tuple[Partition, list[FollowerSession]]:
+    """A partition, and the sessions of followers that have all of its records."""
+    partition = world.lead(leader_epoch=3)
+    followers = [FollowerSession(world, replica_id) for replica_id in replica_ids]
+    for follower in followers:
+        follower.fetch((0, 0))
+        world.advance(0.5)
+    return partition, followers
+
+
+def test_followers_that_wait_together_get_the_same_records_from_one_read(
+    world: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, followers = at_the_end(world, FOLLOWER, OTHER)
+    waiting = [follower.fetch((0, 0)) for follower in followers]
+    reads: list[int] = []
+    right = Log.read
+
+    def noted(self: Log, offset: int, max_bytes: int, **how: Any) -> ReadResult:
+        reads.append(offset)
+        return right(self, offset, max_bytes, **how)
+
+    monkeypatch.setattr(Log, "read", noted)
+    world.produce(partition, batch(2), acks=1)
+    world.advance()
+    assert [fetched.offsets() for fetched in waiting] == [[[0, 1]], [[0, 1]]]
+    assert reads == [0]
+    world.produce(partition, batch(), acks=1)
+    assert [follower.fetch((0, 0)).offsets() for follower in followers] == [[[0, 1, 2]], [[0, 1, 2]]]
+
+
+def test_followers_that_wait_at_different_offsets_get_records_of_their_own(world: Replicated) -> None:
+    partition, (follower, other) = at_the_end(world, FOLLOWER, OTHER)
+    world.produce(partition, batch(), acks=1)
+    other.params = FetchParams(500, 2 * len(batch()), 1 << 20, 0, OTHER)
+    waiting = [other.fetch((0, 0)), follower.fetch((0, 1))]
+    world.produce(partition, batch(), acks=1)
+    world.advance()
+    assert [fetched.offsets() for fetched in waiting] == [[[0, 1]], [[1]]]
+
+
+def test_a_follower_that_waits_for_more_bytes_goes_on_waiting(world: Replicated) -> None:
+    partition, (follower,) = at_the_end(world, FOLLOWER)
+    follower.params = FetchParams(500, 2 * len(batch()), 1 << 20, 0, FOLLOWER)
+    waiting = follower.fetch((0, 0))
+    world.produce(partition, batch(), acks=1)
+    world.advance()
+    assert not waiting.answered
+    world.produce(partition, batch(), acks=1)
+    world.advance()
+    assert waiting.offsets() == [[0, 1]]
+
+
+def test_a_follower_that_waits_hears_of_a_new_leader_epoch_before_its_records(world: Replicated) -> None:
+    partition, (follower,) = at_the_end(world, FOLLOWER)
+    context = follower.cache.context_of_one(
+        follower.session_id, follower.epoch, ("t", 0, 3, 0, -1, 0, 1 << 20), uses_topic_ids=False
+    )
+    assert context is not None
+    waiting = Fetched()
+    assert not world.fetcher.fetch(context, follower.params, waiting)
+    world.lead(leader_epoch=4)
+    world.produce(partition, batch(), acks=1)
+    world.advance()
+    assert isinstance(waiting.only.error, FencedLeaderEpoch)
+
+
+def test_a_follower_that_registered_anew_gets_no_records_of_its_earlier_wait(world: Replicated) -> None:
+    partition, (follower,) = at_the_end(world, FOLLOWER)
+    waiting = follower.fetch((0, 0))
+    world.follow(0, epoch=8)
+    follower.params = FetchParams(500, 1, 1 << 20, 0, FOLLOWER, 7)
+    assert isinstance(follower.fetch((0, 0)).only.error, NotLeaderOrFollower)
+    assert waiting.answered, "a session has one fetch at a time"
+    assert partition.followers.replicas[FOLLOWER].broker_epoch == 8
+
+
+def test_waits_of_followers_end_each_at_its_time(world: Replicated) -> None:
+    _, (follower, other) = at_the_end(world, FOLLOWER, OTHER)
+    first = follower.fetch()
+    world.advance(0.2)
+    other.params = FetchParams(100, 1, 1 << 20, 0, OTHER)
+    second = other.fetch()
+    world.advance(0.1)
+    assert (first.answered, second.answered) == (False, True)
+    third = other.fetch()
+    world.advance(0.1)
+    assert (first.answered, third.answered) == (False, True)
+    world.advance(0.1)
+    assert first.answered
+    assert len(world.replicas.follower_fetches) == 0
+
+
+def test_nothing_of_a_follower_waits_after_the_shutdown(world: Replicated) -> None:
+    _, (follower,) = at_the_end(world, FOLLOWER)
+    waiting = follower.fetch()
+    world.replicas.end_waits()
+    assert waiting.answers == []
+    assert follower.fetch((0, 0)).answers == []
+
+
+def test_an_answer_that_fails_is_that_of_one_follower(world: Replicated) -> None:
+    partition, (follower, other) = at_the_end(world, FOLLOWER, OTHER)
+    failures: list[Exception] = []
+
+    def failing(answers: list[FetchedPartition]) -> None:
+        raise RuntimeError("planted")
+
+    context = follower.cache.context(follower.session_id, follower.epoch, [], [], from_follower=True)
+    world.fetcher.fetch(context, follower.params, failing, failures.append)
+    waiting = other.fetch()
+    world.produce(partition, batch(), acks=1)
+    world.advance()
+    assert [str(failure) for failure in failures] == ["planted"]
+    assert waiting.offsets() == [[0]]
 
 
 def test_a_high_watermark_does_not_wake_a_follower_but_goes_with_its_next_answer(world: Replicated) -> None:

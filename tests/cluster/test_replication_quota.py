@@ -63,6 +63,18 @@ def test_without_a_rate_nothing_is_throttled(world: Replicated) -> None:
     assert world.follow(0).offsets() == [[0]]
 
 
+def test_a_follower_that_waits_gets_no_throttled_records(world: Replicated) -> None:
+    partition = lead(world, ("*",))
+    follower = FollowerSession(world)
+    follower.fetch((0, 1))
+    world.advance(0.5)
+    waiting = follower.fetch((0, 1))
+    world.fetcher.leader_quota.record(100_000)
+    world.produce(partition, batch(), acks=1)
+    world.advance()
+    assert not waiting.answered
+
+
 def test_the_rest_of_a_fetch_is_answered_and_throttled_records_come_later(world: Replicated) -> None:
     lead(world, ("*",), index=0)
     lead(world, (), index=1)

@@ -6,7 +6,7 @@ a replica selector the leader sends a consumer to a follower in its rack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -119,6 +119,9 @@ def _diverging_epoch(partition: Partition, log: Log, wanted: FetchPartition) -> 
     return None
 
 
+Followed = tuple[FetchPartition, Partition, Log, Replica]
+"""A partition of a follower's session, with its log and the state of the follower."""
+
 Unknown = Mapping[FetchPartition, FetchedPartition]
 """Partitions that this broker does not have or that the client may not read, with their answers."""
 
@@ -132,10 +135,7 @@ class Fetcher:
         self._replicas = replicas
         self.leader_quota = ReplicationQuota(replicas.clock)
         self.selector: ReplicaSelector | None = None  # None: consumers read from leaders
-        self._woken: dict[FetchSession, None] = {}  # sessions of followers to wake in this turn
-        self._waiting: dict[FetchSession, int] = {}  # sessions of followers whose fetch waits, with their ids
-        self._awaited: dict[int, None] = {}  # followers whose fetches are to be answered in this turn
-        replicas.awaited_followers.on_awaited = self._answer_in_turn
+        self._followers = replicas.follower_fetches
 
     def read_all(
         self,
@@ -314,11 +314,94 @@ class Fetcher:
         first. An exception of a later answer goes to `on_failure`, not to the append that caused the answer.
         """
         session = context.session
-        purgatory = self._replicas.fetch_purgatory
-        if session.wake is not None:
-            purgatory.complete_all(session)  # this request replaces an older one of the session
+        if session.wake is not None:  # this request replaces an older one of the session
+            self._replicas.fetch_purgatory.complete_all(session)
+            self._followers.complete(session)
         session.read_as(params.isolation_level, params.reads_to_log_end)
+        if not known_unknown and self._wait_at_the_end(context, params, done, on_failure):
+            return session.wake is None  # a broker that stops lets no fetch wait
         return self._answer(context, params, done, on_failure, known_unknown, CACHED)
+
+    def _followed(self, context: FetchContext, params: FetchParams) -> Followed | None:
+        """The partition that a follower fetches, if its session has news of this one alone.
+
+        None, and nothing changes, if anything is out of the ordinary: `read_all` finds out what.
+        """
+        session = context.session
+        dirty = session.dirty
+        if not params.reads_to_log_end or len(dirty) != 1 or not context.incremental:
+            return None
+        if session.epoch != context.epoch or session.closed:
+            return None
+        (want,) = dirty
+        partition = want.watched
+        if partition is None or partition.log is None or partition.offline or not partition.is_leader:
+            return None
+        log, replica = partition.log, partition.followers.replicas.get(params.replica_id)
+        if (
+            replica is None
+            or replica.broker_epoch != params.replica_epoch
+            or want.current_leader_epoch not in (partition.leader_epoch, -1)
+            or want.last_fetched_epoch not in (log.leader_epochs.latest, -1)
+            or params.isolation_level != READ_UNCOMMITTED
+        ):
+            return None
+        return want, partition, log, replica
+
+    def _wait_at_the_end(
+        self,
+        context: FetchContext,
+        params: FetchParams,
+        done: Callable[[list[FetchedPartition]], None],
+        on_failure: OnFailure | None,
+    ) -> bool:
+        """Take the fetch of a follower that only says that it has all records, and let it wait for more.
+
+        False, and nothing changes, if it is another fetch.
+        """
+        found = self._followed(context, params)
+        if found is None or params.min_bytes <= 0 or params.max_wait_ms <= 0:
+            return False
+        want, partition, log, replica = found
+        session, end = context.session, log.log_end_offset
+        if want.fetch_offset != end:
+            return False
+        want.replica = replica
+        self._replicas.follower_fetched(partition, replica, want, end, params.replica_epoch)
+        want.watch(partition, session)
+        waiting = DelayedFetch(self, context, params, (), done, on_failure)
+        self._followers.add(session, waiting, params.replica_id, params.max_wait_ms)
+        if log.log_end_offset != end:
+            self._followers.wake(session)  # the fetch has committed records, and a coordinator added others
+        return True
+
+    def read_tail(self, context: FetchContext, params: FetchParams) -> FetchedPartition | None:
+        """The records that came while the fetch of a follower waited at the end of the log.
+
+        Followers that are woken together get the same records, which are read once. None if anything is out
+        of the ordinary: `read_all` finds out what.
+        """
+        found = self._followed(context, params)
+        if found is None or self.leader_quota.limit is not None:
+            return None
+        want, partition, log, replica = found
+        tail = self._followers.tail
+        if tail is not None and tail.source is partition and tail.wanted.is_like(want):
+            records = tail.records
+        else:
+            try:
+                read = log.read(want.fetch_offset, min(want.max_bytes, params.max_bytes), reads=CACHED)
+            except (NotCached, KafkaError, OSError):
+                return None
+            records = read.slice
+        if records is None or not params.min_bytes <= records.size <= params.max_bytes:
+            return None
+        want.replica = replica
+        self._followers.tail = answer = FetchedPartition(want)
+        answer.source, answer.records, answer.has_more = partition, records, True
+        answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
+        answer.log_start_offset = log.log_start_offset
+        return answer
 
     def _answer(
         self,
@@ -350,48 +433,20 @@ class Fetcher:
         if len(unknown) == len(session.partitions):
             done(context.select(answers))
             return True
-        purgatory = self._replicas.fetch_purgatory
-        operation = DelayedFetch(self, context, params, unknown, done, on_failure)
-        wait_ms = params.max_wait_ms
-        if params.reads_to_log_end:
-            session.wake = partial(self._wake_in_turn, session)
-            self._waiting[session] = params.replica_id
-            wait_ms = self._replicas.awaited_followers.wait_ms(params.replica_id, wait_ms)
-        else:
-            session.wake = partial(purgatory.check, session)
+        waiting = DelayedFetch(self, context, params, unknown, done, on_failure)
         watch_again(answers, session)
-        if params.reads_to_log_end:
-            for answer in answers:
-                if answer.is_overtaken:
-                    self._wake_in_turn(session)
-                    break
-        return purgatory.watch(operation, (session,), wait_ms)
+        if not params.reads_to_log_end:
+            purgatory = self._replicas.fetch_purgatory
+            session.wake = partial(purgatory.check, session)
+            return purgatory.watch(waiting, (session,), params.max_wait_ms)
+        answered = self._followers.add(session, waiting, params.replica_id, params.max_wait_ms)
+        if any(answer.is_overtaken for answer in answers):
+            self._followers.wake(session)
+        return answered
 
     def wait_ended(self, session: FetchSession) -> None:
         session.stop_waiting()
-        self._waiting.pop(session, None)
-
-    def _answer_in_turn(self, followers: Iterable[int]) -> None:
-        """Answer the waiting fetches of followers once in this turn of the loop."""
-        if not self._awaited:
-            self._replicas.scheduler.call_soon_in_turn(self._answer_awaited)
-        self._awaited.update(dict.fromkeys(followers))
-
-    def _answer_awaited(self) -> None:
-        awaited, self._awaited = self._awaited, {}
-        for session in [session for session, follower in self._waiting.items() if follower in awaited]:
-            self._replicas.fetch_purgatory.complete_all(session)
-
-    def _wake_in_turn(self, session: FetchSession) -> None:
-        """Check a waiting follower once in this turn of the loop, however many partitions get records."""
-        if not self._woken:
-            self._replicas.scheduler.call_soon_in_turn(self._wake_followers)
-        self._woken[session] = None
-
-    def _wake_followers(self) -> None:
-        woken, self._woken = self._woken, {}
-        for session in woken:
-            self._replicas.fetch_purgatory.check(session)
+        self._followers.waiting.pop(session, None)
 
 
 def is_enough(answers: list[FetchedPartition], total: int, params: FetchParams) -> bool:
@@ -432,7 +487,7 @@ class DelayedFetch(DelayedOperation):
         fetcher: Fetcher,
         context: FetchContext,
         params: FetchParams,
-        unknown: set[FetchPartition],
+        unknown: Collection[FetchPartition],
         done: Callable[[list[FetchedPartition]], None],
         on_failure: OnFailure | None,
     ) -> None:
@@ -449,6 +504,11 @@ class DelayedFetch(DelayedOperation):
         if context.session.closed:
             return self.force_complete()
         unknown = self._unknown
+        if not unknown:
+            tail = self._fetcher.read_tail(context, self._params)
+            if tail is not None:
+                self._answers = [tail]
+                return self.force_complete()
         due = context.due()
         known = [want for want in due if want not in unknown] if unknown else due
         try:

@@ -106,6 +106,10 @@ class FetchPartition:
             self.high_watermark = -1
         return told
 
+    def is_like(self, other: FetchPartition) -> bool:
+        """Whether both want the same bytes of the partition."""
+        return self.fetch_offset == other.fetch_offset and self.max_bytes == other.max_bytes
+
     # -- watching
 
     def watch(self, partition: Partition, session: FetchSession) -> None:
@@ -381,7 +385,7 @@ class FetchContext:
                 told.append(answer)
                 if has_records and incremental:
                     session.to_the_end(wanted)
-            if answer.is_read and not session.closed:
+            if not answer.has_more and answer.is_read and not session.closed:
                 assert answer.source is not None
                 wanted.watch(answer.source, session)
                 session.dirty.pop(wanted, None)

@@ -50,6 +50,23 @@ class DelayedOperation:
         self.on_complete()
         return True
 
+    def check(self) -> bool:
+        """`try_complete`; an exception ends this operation alone."""
+        try:
+            return self.try_complete()
+        except Exception as error:
+            self.fail(error)
+            return True
+
+    def complete(self, *, expired: bool = False) -> None:
+        """`force_complete` with what it has; an exception ends this operation alone."""
+        try:
+            if expired:
+                self.on_expiration()
+            self.force_complete()
+        except Exception as error:
+            self.fail(error)
+
     def fail(self, error: Exception) -> None:
         """End the wait with an exception, which is not raised any further."""
         self._end()
@@ -107,18 +124,10 @@ class Purgatory:
             return 0
         completed = 0
         for operation in list(operations):
-            if not operation.completed and self._tried(operation):
+            if not operation.completed and operation.check():
                 self._forget(operation)
                 completed += 1
         return completed
-
-    @staticmethod
-    def _tried(operation: DelayedOperation) -> bool:
-        try:
-            return operation.try_complete()
-        except Exception as error:
-            operation.fail(error)
-            return True
 
     def complete_all(self, key: Hashable) -> int:
         """Complete every operation that watches `key`, with what it has."""
@@ -142,12 +151,7 @@ class Purgatory:
 
     def _end(self, operation: DelayedOperation, *, expired: bool = False) -> None:
         self._forget(operation)
-        try:
-            if expired:
-                operation.on_expiration()
-            operation.force_complete()
-        except Exception as error:
-            operation.fail(error)
+        operation.complete(expired=expired)
 
     def _forget(self, operation: DelayedOperation) -> None:
         for key in operation._keys:

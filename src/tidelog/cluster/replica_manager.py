@@ -15,6 +15,7 @@ from tidelog.cluster.append_request import AppendOutcome as AppendOutcome
 from tidelog.cluster.append_rules import AppendRulesTable
 from tidelog.cluster.awaited_followers import AwaitedFollowers
 from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
+from tidelog.cluster.follower_fetches import FollowerFetches
 from tidelog.cluster.followers import IsrRules, Replica
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
@@ -86,6 +87,7 @@ class ReplicaManager:
         self.fetch_purgatory = Purgatory("Fetch", scheduler)
         self.delete_records_purgatory = Purgatory("DeleteRecords", scheduler)
         self.awaited_followers = AwaitedFollowers(scheduler.clock)
+        self.follower_fetches = FollowerFetches(scheduler, self.awaited_followers)
 
     # -- hosting -----------------------------------------------------------------------------------
 
@@ -543,6 +545,7 @@ class ReplicaManager:
     def end_waits(self) -> None:
         """The broker is about to stop: answer the waiting fetches; produces may still complete."""
         self.fetch_purgatory.shutdown()
+        self.follower_fetches.shutdown()
         self.delete_records_purgatory.shutdown()
 
     def shutdown(self) -> None:

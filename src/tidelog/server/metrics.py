@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
 
 from tidelog import __version__
 from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.purgatory import Purgatory
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.metrics.process import ProcessMetrics
 from tidelog.metrics.registry import Family, MetricName, Registry
@@ -45,10 +46,10 @@ class BrokerMetrics:
             replicas.fetch_purgatory,
             replicas.delete_records_purgatory,
         ):
-            labels = {"delayedOperation": purgatory.name}
-            kind = "DelayedOperationPurgatory"
-            gauge("kafka.server", kind, "PurgatorySize", lambda p=purgatory: p.watched, **labels)  # type: ignore[misc]
-            gauge("kafka.server", kind, "NumDelayedOperations", lambda p=purgatory: p.delayed, **labels)  # type: ignore[misc]
+            # The fetches of followers wait beside the purgatory.
+            self._purgatory_gauges(
+                purgatory, replicas.follower_fetches if purgatory is replicas.fetch_purgatory else ()
+            )
         cache = "FetchSessionCache"
         gauge("kafka.server", cache, "NumIncrementalFetchSessions", lambda: len(sessions))
         gauge(
@@ -63,6 +64,13 @@ class BrokerMetrics:
         registry.collect(self._log_dir_families)
         registry.collect(_version_family)
         registry.collect(ProcessMetrics(started_ms / 1000).families)
+
+    def _purgatory_gauges(self, purgatory: Purgatory, others: Sized) -> None:
+        """The gauges of a purgatory, which count `others`, too."""
+        kind, labels = "DelayedOperationPurgatory", {"delayedOperation": purgatory.name}
+        gauge = self.registry.gauge
+        gauge("kafka.server", kind, "PurgatorySize", lambda: purgatory.watched + len(others), **labels)
+        gauge("kafka.server", kind, "NumDelayedOperations", lambda: purgatory.delayed + len(others), **labels)
 
     def _still_metrics(self) -> None:
         # A broker alone has no followers: these meters stay at 0, for dashboards that show them.

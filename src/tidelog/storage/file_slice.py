@@ -8,12 +8,13 @@ from tidelog.storage.disk import DiskFile
 class FileSlice:
     """Keeps its file open, so that it can be read although the segment is deleted."""
 
-    __slots__ = ("handle", "position", "size")
+    __slots__ = ("_read", "handle", "position", "size")
 
     def __init__(self, handle: DiskFile, position: int, size: int) -> None:
         self.handle = handle
         self.position = position
         self.size = size
+        self._read: bytes | bytearray | None = None
 
     def fileno(self) -> int:
         return self.handle.fileno()
@@ -28,8 +29,10 @@ class FileSlice:
         return self.handle.pread_into(buffer, position)
 
     def read_cached(self) -> bytes | bytearray | None:
-        """The bytes; None if the read would have to wait for the disk."""
-        return self.handle.pread_cached(self.size, self.position)
+        """The bytes; None if the read would have to wait for the disk. Followers share them: one reads."""
+        if self._read is None:
+            self._read = self.handle.pread_cached(self.size, self.position)
+        return self._read
 
     def is_cached(self, size: int, position: int) -> bool:
         return self.handle.is_cached(size, position)

@@ -1,0 +1,120 @@
+"""FollowerFetches: the fetches of followers that wait for records.
+
+A session has one fetch that waits at most, and most of these end with the next append. So they are not in the
+purgatory: a wait is one entry by its session, and one timer serves them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.clock import Scheduler, TimerHandle
+from tidelog.cluster.awaited_followers import AwaitedFollowers
+from tidelog.cluster.expirations import EARLY_SECONDS
+from tidelog.cluster.purgatory import DelayedOperation
+
+if TYPE_CHECKING:
+    from tidelog.cluster.fetch_session import FetchedPartition, FetchSession
+
+Waiting = tuple[DelayedOperation, int, float]
+"""A fetch, the broker id of the follower, and when the wait is over."""
+
+
+class FollowerFetches:
+    def __init__(self, scheduler: Scheduler, awaited_followers: AwaitedFollowers) -> None:
+        self._scheduler = scheduler
+        self._clock = scheduler.clock
+        self._awaited_followers = awaited_followers
+        awaited_followers.on_awaited = self._answer_in_turn
+        self.waiting: dict[FetchSession, Waiting] = {}
+        """A fetch that completes takes itself out."""
+        self._woken: dict[FetchSession, None] = {}  # to check in this turn
+        self._awaited: dict[int, None] = {}  # followers whose fetches are to be answered in this turn
+        self._timer: TimerHandle | None = None
+        self._timer_at = math.inf
+        self._closed = False
+        self.tail: FetchedPartition | None = None
+        """What was read for the follower before, while those are answered that one append has woken."""
+
+    def __len__(self) -> int:
+        """How many fetches wait."""
+        return len(self.waiting)
+
+    def add(self, session: FetchSession, fetch: DelayedOperation, follower: int, wait_ms: int) -> bool:
+        """Let a fetch wait until a partition of its session has news; after a shutdown it ends at once."""
+        if self._closed:
+            return fetch.force_complete()
+        wait_ms = self._awaited_followers.wait_ms(follower, wait_ms)
+        deadline = self._clock.monotonic() + wait_ms / 1000
+        self.waiting[session] = (fetch, follower, deadline)
+        session.wake = partial(self.wake, session)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        return False
+
+    def complete(self, session: FetchSession) -> None:
+        """Answer the waiting fetch of a session, if there is one, with what it has."""
+        waiting = self.waiting.get(session)
+        if waiting is not None:
+            waiting[0].complete()
+
+    def shutdown(self) -> None:
+        """Answer every fetch with what it has; from now on none waits."""
+        self._closed = True
+        for session in list(self.waiting):
+            self.complete(session)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- records
+
+    def wake(self, session: FetchSession) -> None:
+        """Check a waiting fetch once in this turn of the loop, however many partitions get records."""
+        if not self._woken:
+            self._scheduler.call_soon_in_turn(self.answer_woken)
+        self._woken[session] = None
+
+    def answer_woken(self) -> None:
+        """Answer the fetches that have records now. The end of the turn does so otherwise."""
+        woken, self._woken = self._woken, {}
+        for session in woken:
+            waiting = self.waiting.get(session)
+            if waiting is not None:
+                waiting[0].check()
+        self.tail = None
+
+    # -- a new leadership
+
+    def _answer_in_turn(self, followers: Iterable[int]) -> None:
+        """Answer the waiting fetches of followers once in this turn of the loop."""
+        if not self._awaited:
+            self._scheduler.call_soon_in_turn(self._answer_awaited)
+        self._awaited.update(dict.fromkeys(followers))
+
+    def _answer_awaited(self) -> None:
+        awaited, self._awaited = self._awaited, {}
+        self._complete_if(lambda waiting: waiting[1] in awaited)
+
+    def _complete_if(self, is_over: Callable[[Waiting], bool]) -> None:
+        for session in [session for session, waiting in self.waiting.items() if is_over(waiting)]:
+            self.complete(session)
+
+    # -- the end of the time
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._scheduler.schedule(at - self._clock.monotonic(), self._due)
+
+    def _due(self) -> None:
+        """The first wait may be over. Most have ended before, and later ones have begun."""
+        end = self._clock.monotonic() + EARLY_SECONDS
+        self._timer, self._timer_at = None, math.inf
+        first = min((at for _, _, at in self.waiting.values() if at > end), default=math.inf)
+        if first != math.inf:
+            self._set_timer(first)
+        self._complete_if(lambda waiting: waiting[2] <= end)
