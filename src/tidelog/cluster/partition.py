@@ -519,16 +519,21 @@ class Partition(LogListener):
         if end != self.end_told:
             self.end_told = end
             _tell(self.end_watchers)
-        if self.is_under_min_isr:
-            return False
         flushed = flushes.flushed_up_to(end) if flushes.running or flushes.next else end
         offset = self.followers.committed_up_to(flushed, end, self.isr_rules)
-        if offset <= log.high_watermark:
+        if offset <= log.high_watermark or self.is_under_min_isr:
             return False
         log.update_high_watermark(offset)
         if self.on_high_watermark is not None:
             self.on_high_watermark(self)
         return True
+
+    def tell_followers(self) -> None:
+        """Notify followers of new records before all else is done for these."""
+        assert self.log is not None
+        if self.log.log_end_offset != self.end_told:
+            self.end_told = self.log.log_end_offset
+            _tell(self.end_watchers)
 
     # -- flushing ----------------------------------------------------------------------------------
 

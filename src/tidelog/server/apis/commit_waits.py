@@ -94,7 +94,12 @@ class CommitWaits:
         operation = self._partitions[partition] = DelayedCommits(self, partition, waits, deadline)
         wait_ms = max(0, math.ceil((deadline - self._clock.monotonic()) * 1000))
         key = (partition.topic, partition.index)
-        self._replicas.produce_purgatory.try_complete_else_watch(operation, (key,), wait_ms)
+        purgatory = self._replicas.produce_purgatory
+        log = partition.log
+        if log is not None and partition.is_leader and log.high_watermark < waits[0].offset:
+            purgatory.watch(operation, (key,), wait_ms)  # as nearly always: the batch was just written
+        else:
+            purgatory.try_complete_else_watch(operation, (key,), wait_ms)
 
     def ended(self, operation: DelayedCommits) -> None:
         if self._partitions.get(operation.partition) is operation:

@@ -103,7 +103,7 @@ class SmallProduces:
         if quotas.is_active and not quotas.takes_small_produce(channel, size - body_start):
             return False
         produce = (taken, acks, topic, hosted, partition, batch, timeout_ms)
-        is_joined = waits or self._taken or channel.has_other_requests
+        is_joined = self._taken or channel.has_other_requests
         if is_joined and batch.size <= JOINED_BYTES and guard is None and not is_verified:
             partition.append_in_turn(batch)
             channel.defer_response()
@@ -131,6 +131,8 @@ class SmallProduces:
             channel.defer_response()
             self._answer(produce, b"", 0, error)
         else:
+            if waits:
+                self._answer_followers(partition)
             count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
             base_offset, last_offset, log_append_time, log_start_offset, _ = result
             answer = _answer(produce, base_offset, log_append_time, log_start_offset)
@@ -144,6 +146,12 @@ class SmallProduces:
                 # As in Kafka, the producer comes before the consumers that wait for its record.
                 partition.advance_high_watermark()
         return True
+
+    def _answer_followers(self, *partitions: Partition) -> None:
+        """Give new records to the followers that wait for them: they append while the rest is done here."""
+        for partition in partitions:
+            partition.tell_followers()
+        self._replicas.follower_fetches.answer_woken()
 
     def _answer(
         self, produce: SmallProduce, answer: bytes, next_offset: int, error: Exception | None = None
@@ -180,9 +188,14 @@ class SmallProduces:
         all_taken, self._taken = self._taken, []
         ends: dict[Partition, _End] = {}
         waiting = self._waits.channels
-        for _, _, _, hosted, partition, _, _ in all_taken:
+        waited_for: dict[Partition, None] = {}
+        for _, acks, _, hosted, partition, _, _ in all_taken:
             if partition not in ends:
                 ends[partition] = _End(hosted, partition, self._now_ms)
+            if acks == -1 and ends[partition].is_replicated:
+                waited_for[partition] = None
+        if waited_for:
+            self._answer_followers(*waited_for)
         for produce in all_taken:
             taken, acks, _, _, partition, batch, _ = produce
             end = ends[partition]
