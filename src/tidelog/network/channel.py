@@ -227,11 +227,16 @@ class Channel:
             self._send_deferred_frame(request, frame)
             return
         responded = perf_counter_ns()
-        if self.state or request.memory is not None:
-            self._send_late(request, (frame,), responded)
-        else:
+        if not self.state and request.memory is None:
             request.done = True
             self._send_frame(request, frame, responded)
+        elif self.state == REQUEST_IN_PROGRESS and not self._batch and len(frame) <= BATCH_BYTES:
+            self._complete(request)
+            self._send_frame(request, frame, responded)
+            if not self.state & RESPONSE_PENDING:
+                self._resume()
+        else:
+            self._send_late(request, (frame,), responded)
 
     def _send_frame(self, request: Request, frame: bytes, responded: int) -> None:
         """Send a response with one call, if nothing is pending; the part that the peer does not take is."""

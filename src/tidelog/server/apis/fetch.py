@@ -356,7 +356,7 @@ def _answer(
     if len(answers) == 1:
         frame = writer.frame_of_one(header, context.error, context.session_id, answers[0])
         if frame is not None:
-            request.respond_frame(frame)
+            request.channel.send_frame(request, frame)
             return
     request.respond(writer.write(header, context.error, context.session_id, answers, leaders))
 
@@ -416,7 +416,11 @@ def _count_partition(services: Services, request: Request, answer: FetchedPartit
         return True
     if answer.records is not None:
         follower, size = answer.wanted.replica, answer.records.size
-        _count(services, answer.wanted.topic, size if follower is None else 0)
+        hosted = services.replicas.hosted_topic(answer.wanted.topic)
+        for metrics in (hosted.metrics, services.replicas.topic_metrics.all):
+            metrics.fetches.count += 1
+            if follower is None:
+                metrics.bytes_out.count += size
         if follower is not None and answer.source is not None:
             _count_replication(services, follower, answer.source, size)
     return False
@@ -430,14 +434,6 @@ def _count_replication(services: Services, follower: Replica, partition: Partiti
         quota.record(size)
     if follower.broker_id in partition.adding:
         metrics.reassignment_bytes_out.count += size
-
-
-def _count(services: Services, topic: str | bytes, bytes_out: int) -> None:
-    replicas = services.replicas
-    hosted = replicas.hosted_topic(topic)
-    for metrics in (hosted.metrics, replicas.topic_metrics.all):
-        metrics.fetches.count += 1
-        metrics.bytes_out.count += bytes_out
 
 
 def _count_failed(services: Services, topic: str | bytes) -> None:

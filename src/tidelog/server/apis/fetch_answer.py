@@ -55,6 +55,7 @@ class FetchAnswerWriter:
         "_has_preferred_replica",
         "_has_session",
         "_names_by_id",
+        "_of_one",
         "_one",
         "_plain",
         "_plain_size",
@@ -79,6 +80,8 @@ class FetchAnswerWriter:
         self._plain_size = plain.size + self._flexible
         self._transaction_size = TRANSACTION.size + self._flexible
         self._one = self._count(1)
+        # All before the size of the records in an answer of one partition whose topic has an id.
+        self._of_one = struct.Struct(">ihi" "B16sB" "ihqqqbi").pack
         self._tail = 3 * NO_TAGS if self._flexible else b""  # of a partition, its topic and the answer
 
     def write(
@@ -130,31 +133,36 @@ class FetchAnswerWriter:
             return None
         if data is None or len(data) != records.size:
             return None
-        parts = (
-            header,
-            self._head(error, session_id),
-            self._one,
-            self._topic(answer.wanted.topic),
-            self._one,
-            self._partition(answer, records.size),
-            data,
-            self._tail,
+        before = self._before_records(error, session_id, answer, records.size)
+        size = len(header) + len(before) + records.size + len(self._tail)
+        return b"".join((SIZE.pack(size), header, before, data, self._tail))
+
+    def _before_records(self, error: int, session_id: int, answer: FetchedPartition, size: int) -> bytes:
+        """An answer of a single partition, from behind the header up to its records."""
+        wanted, aborted = answer.wanted, answer.aborted
+        if self._names_by_id and not aborted and answer.error is None:
+            return self._of_one(
+                0, error, session_id,
+                2, wanted.topic, 2,
+                wanted.partition, 0,
+                answer.high_watermark, answer.last_stable_offset, answer.log_start_offset,
+                0 if aborted is None else 1, answer.preferred_replica,
+            ) + write_uvarint(size + 1)  # fmt: skip
+        return b"".join(
+            (
+                self._head(error, session_id),
+                self._one,
+                self._topic(wanted.topic),
+                self._one,
+                self._partition(answer, size),
+            )
         )
-        return SIZE.pack(sum(map(len, parts))) + b"".join(parts)
 
     def _write_one(self, header: bytes, error: int, session_id: int, answer: FetchedPartition) -> list[Part]:
         """`write` for a single partition: the answer to most fetches of a session."""
         records = answer.records
-        head = b"".join(
-            (
-                header,
-                self._head(error, session_id),
-                self._one,
-                self._topic(answer.wanted.topic),
-                self._one,
-                self._partition(answer, 0 if records is None else records.size),
-            )
-        )
+        size = 0 if records is None else records.size
+        head = header + self._before_records(error, session_id, answer, size)
         if records is None:
             return [head + self._tail]
         return [head, records, self._tail] if self._tail else [head, records]
