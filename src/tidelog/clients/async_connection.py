@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +43,13 @@ from tidelog.protocol.wire import Buffer, ProtocolError
 from tidelog.slices import finished
 
 log = logging.getLogger("tidelog.clients")
+
+HEAD = struct.Struct(">ihhi")
+"""The size of a request, API key, version and correlation id."""
+SMALL_BYTES = 4096
+"""Up to this size a copy of a request costs less than a list of its parts."""
+CLIENT_AT = 8
+"""Where a request header has the client id."""
 
 R = TypeVar("R", bound=Message)
 Done = Callable[[Buffer | None, KafkaError | None], None]
@@ -91,6 +100,9 @@ class AsyncConnection:
         """Requests without an answer, until the system has taken them."""
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._header_ends: dict[tuple[int, int], bytes] = {}
+        """The end of a request header, from the client id on, by API key and version."""
         self._timeout = settings.request_timeout_ms / 1000
 
     @classmethod
@@ -224,8 +236,12 @@ class AsyncConnection:
     ) -> None:
         assert self._stream is not None
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
-        header = request_header(key, version, self._correlation_id, self._client_id)
-        size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
+        end = self._header_ends.get((key, version))
+        if end is None:
+            end = request_header(key, version, 0, self._client_id)[CLIENT_AT:]
+            self._header_ends[key, version] = end
+        length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        size = CLIENT_AT + len(end) + length
         now = self.last_used = self._loop.time()
         deadline = now + (self._timeout if timeout is None else timeout)
         request = _InFlight(self._correlation_id, key, version, deadline, done, now)
@@ -233,11 +249,12 @@ class AsyncConnection:
             self._in_flight.append(request)
         else:
             self._unanswered.append(request)
-        if self._timer is None or self._timer.when() > deadline:
+        if deadline < self._timer_at:
             self._set_timer(deadline)
         self.metrics.request_total += 1
         self.metrics.outgoing_byte_total += size + 4
-        parts = (size.to_bytes(4, "big") + header, *body)
+        head = HEAD.pack(size, key, version, self._correlation_id) + end
+        parts = (head + body[0],) if len(body) == 1 and length <= SMALL_BYTES else (head, *body)
         self._stream.write(parts, None if answered else lambda: self._taken(request))
 
     def _taken(self, request: _InFlight) -> None:
@@ -274,10 +291,10 @@ class AsyncConnection:
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._check_deadlines)
+        self._timer, self._timer_at = self._loop.call_at(at, self._check_deadlines), at
 
     def _check_deadlines(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         waiting = [*self._in_flight, *self._unanswered]
         if not waiting:
             return

@@ -25,8 +25,6 @@ SMALL_FRAMES = 64 * 1024
 # For a large frame the system collects this many bytes before it wakes us, instead of a few packets.
 GATHERED = 1 << 20
 MAX_PARTS = 512  # the system accepts 1024 at a time
-SMALL_BYTES = 4096
-"""Up to this size a copy of a request costs less than a list of its parts."""
 LOOK_AGAIN_SECONDS = 0.005
 
 _LENGTH = struct.Struct(">i")
@@ -161,8 +159,8 @@ class PlainStream:
         if self._closed:
             return
         idle = not self._queue
-        if idle and drained is None and len(parts) == 2 and len(parts[0]) + len(parts[1]) <= SMALL_BYTES:
-            self._send_small(b"".join(parts))
+        if idle and drained is None and len(parts) == 1:
+            self._send_one(parts[0])
             return
         self._queue.extend(memoryview(part) for part in parts if len(part))
         if drained is not None:
@@ -171,8 +169,8 @@ class PlainStream:
             self._send()
             self._await_writable()
 
-    def _send_small(self, data: bytes) -> None:
-        """Send a small request: header and body."""
+    def _send_one(self, data: Buffer) -> None:
+        """Send a small request, which is one part."""
         try:
             sent = self._socket.send(data)
         except (BlockingIOError, InterruptedError):

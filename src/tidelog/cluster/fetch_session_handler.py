@@ -130,7 +130,7 @@ class FetchSessionHandler:
 
     def answered(self, session_id: int) -> None:
         """The leader accepted the request; it has no room for a session if `session_id` is 0."""
-        if self.is_full:
+        if self.epoch == FULL_EPOCH:
             self.session_id = session_id
             if session_id == NO_SESSION:
                 return

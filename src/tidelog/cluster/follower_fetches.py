@@ -47,8 +47,11 @@ class FollowerFetches:
         """Let a fetch wait until a partition of its session has news; after a shutdown it ends at once."""
         if self._closed:
             return fetch.force_complete()
-        wait_ms = self._awaited_followers.wait_ms(follower, wait_ms)
-        deadline = self._clock.monotonic() + wait_ms / 1000
+        if self._awaited_followers.partitions:
+            wait_ms = self._awaited_followers.wait_ms(follower, wait_ms)
+        # A session was used just now, by this fetch.
+        now = session.last_used if session.session_id else self._clock.monotonic()
+        deadline = now + wait_ms / 1000
         self.waiting[session] = (fetch, follower, deadline)
         session.wake = partial(self.wake, session)
         if deadline < self._timer_at:

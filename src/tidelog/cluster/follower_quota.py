@@ -25,5 +25,5 @@ class FollowerQuota:
 
     def record(self, partition: Partition, count: int) -> None:
         """Bytes of the partition were fetched."""
-        if self.is_throttled(partition):
+        if self._measured.limit is not None and self.is_throttled(partition):
             self._measured.record(count)

@@ -71,7 +71,7 @@ class CommitWaits:
             if wait.deadline < operation.deadline:
                 self._expire_at(operation, wait.deadline)
         else:
-            self._watch(partition, deque((wait,)), wait.deadline)
+            self._watch(partition, deque((wait,)), wait.deadline, max(0, timeout_ms))
 
     def wait_behind(self, produce: SmallProduce, answer: bytes, error: Exception | None) -> None:
         """Send a deferred response, or the error, after the waiting responses of the connection."""
@@ -89,10 +89,11 @@ class CommitWaits:
     def _put(self, wait: CommitWait) -> None:
         self.channels.setdefault(wait.channel, deque()).append(wait)
 
-    def _watch(self, partition: Partition, waits: deque[CommitWait], deadline: float) -> None:
-        """Wait for all of `waits`, the first of which times out at `deadline`."""
+    def _watch(
+        self, partition: Partition, waits: deque[CommitWait], deadline: float, wait_ms: int
+    ) -> None:
+        """Wait for all of `waits`, the first of which times out at `deadline`, in `wait_ms`."""
         operation = self._partitions[partition] = DelayedCommits(self, partition, waits, deadline)
-        wait_ms = max(0, math.ceil((deadline - self._clock.monotonic()) * 1000))
         key = (partition.topic, partition.index)
         purgatory = self._replicas.produce_purgatory
         log = partition.log
@@ -111,7 +112,9 @@ class CommitWaits:
         left = self._without_late(operation)
         operation.waits = deque()
         if left:
-            self._watch(operation.partition, left, min(wait.deadline for wait in left))
+            deadline = min(wait.deadline for wait in left)
+            wait_ms = max(0, math.ceil((deadline - self._clock.monotonic()) * 1000))
+            self._watch(operation.partition, left, deadline, wait_ms)
 
     def _expire_at(self, operation: DelayedCommits, deadline: float) -> None:
         """A later produce has a shorter time-out than the first."""
