@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,37 @@ def test_followers_that_wait_together_get_the_same_records_from_one_read(
     assert reads == [0]
     world.produce(partition, batch(), acks=1)
     assert [follower.fetch((0, 0)).offsets() for follower in followers] == [[[0, 1, 2]], [[0, 1, 2]]]
+
+
+def test_a_fetch_that_waits_for_the_next_append_takes_few_calls(world: Replicated) -> None:
+    """Calls are counted, since times would depend on the machine."""
+    partition, (follower,) = at_the_end(world, FOLLOWER)
+    count = 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    for offset in range(3):
+        context = follower.cache.context_of_one(
+            follower.session_id, follower.epoch, ("t", 0, 3, offset, -1, 0, 1 << 20), uses_topic_ids=False
+        )
+        assert context is not None
+        follower.epoch += 1
+        waiting, count = Fetched(), 0
+        sys.setprofile(counted)
+        try:
+            world.fetcher.fetch(context, follower.params, waiting)
+        finally:
+            sys.setprofile(None)
+        world.produce(partition, batch(), acks=1)
+        sys.setprofile(counted)
+        try:
+            world.replicas.follower_fetches.answer_woken()
+        finally:
+            sys.setprofile(None)
+        assert waiting.offsets() == [[offset]]
+    assert count <= 66
 
 
 def test_followers_that_wait_at_different_offsets_get_records_of_their_own(world: Replicated) -> None:
