@@ -36,11 +36,10 @@ def end(world: World, partition: Partition, *producers: int, epoch: int = 1) -> 
     """Commit the transactions of these producers."""
     told: Told = {}
     markers = [
-        (Marker(each, epoch, 0, True), bytes(marker(each, commit=True, epoch=epoch))) for each in producers
+        (partition, Marker(each, epoch, 0, True), bytes(marker(each, commit=True, epoch=epoch)))
+        for each in producers
     ]
-    append_markers(
-        world.replicas, partition, markers, timestamp=NOW, timeout_ms=lambda: 1000, done=told.__setitem__
-    )
+    append_markers(world.replicas, markers, timestamp=NOW, timeout_ms=lambda: 1000, done=told.__setitem__)
     return told
 
 

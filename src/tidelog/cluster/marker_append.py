@@ -1,4 +1,4 @@
-"""Appends the markers of transactions that end in a partition of this broker."""
+"""Appends the markers of transactions that end in partitions of this broker."""
 
 from __future__ import annotations
 
@@ -12,46 +12,52 @@ from tidelog.storage.marker import Marker
 
 log = logging.getLogger("tidelog.cluster")
 
+MarkerAppend = tuple[Partition, Marker, bytes]
+"""The partition of a marker, what it says, and its batch."""
+
 
 def append_markers(
     replicas: ReplicaManager,
-    partition: Partition,
-    markers: Sequence[tuple[Marker, bytes]],
+    markers: Sequence[MarkerAppend],
     *,
     timestamp: int,
     timeout_ms: Callable[[], int],
     done: Callable[[int, KafkaError | None], None],
 ) -> None:
-    """Append markers, each with its batch; all have this timestamp.
+    """Append markers; all have this timestamp.
 
     `done` is called for each with its index, when it is committed, or with the error.
     """
-    outcomes: list[KafkaError | None] = []
-    for marker, batch in markers:
+    outcomes: dict[int, KafkaError | None] = {}
+    grown: dict[Partition, None] = {}
+    left: dict[Partition, list[int]] = {}  # markers that wait, or begin a segment
+    for slot, (partition, marker, batch) in enumerate(markers):
         try:
             # A copy for each partition: the append writes its offset into the header.
-            if not partition.commits_now() or not partition.append_marker_now(
-                marker, bytearray(batch), timestamp
+            if (
+                partition in left
+                or not partition.commits_now()
+                or not partition.append_marker_now(marker, bytearray(batch), timestamp)
             ):
-                break
+                left.setdefault(partition, []).append(slot)
+                continue
         except KafkaError as error:
-            outcomes.append(error)
+            outcomes[slot] = error
         except Exception:
             log.exception("appending a marker to %s failed unexpectedly", partition.name)
-            outcomes.append(UnknownServerError())
+            outcomes[slot] = UnknownServerError()
         else:
-            outcomes.append(None)
-    if outcomes:
+            outcomes[slot] = None
+        grown[partition] = None
+    for partition in grown:
         partition.advance_high_watermark()
-    for slot, outcome in enumerate(outcomes):
+    for slot, outcome in outcomes.items():
         done(slot, outcome)
-    first = len(outcomes)
-    if first < len(markers):
-        left = markers[first:]
+    for partition, slots in left.items():
         replicas.append_own_together(
             partition,
-            [memoryview(bytearray(batch)) for _, batch in left],
-            [marker.transaction_version for marker, _ in left],
+            [memoryview(bytearray(markers[slot][2])) for slot in slots],
+            [markers[slot][1].transaction_version for slot in slots],
             timeout_ms=timeout_ms(),
-            done=lambda slot, error: done(first + slot, error),
+            done=lambda at, error, slots=slots: done(slots[at], error),  # type: ignore[misc]
         )

@@ -7,10 +7,10 @@ partitions of this broker; markers of one turn of the loop are written to a part
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tidelog.clock import Scheduler
-from tidelog.cluster.marker_append import append_markers
+from tidelog.cluster.marker_append import MarkerAppend, append_markers
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.errors import (
@@ -53,10 +53,7 @@ class GroupMarkers(Protocol):
     ) -> None: ...
 
 
-class _Waiting(NamedTuple):
-    marker: Marker
-    key: PartitionKey
-    done: MarkerDone
+_Waiting = tuple[Partition, Marker, PartitionKey, MarkerDone]
 
 
 class LocalMarkers:
@@ -73,7 +70,7 @@ class LocalMarkers:
         self._scheduler = scheduler
         self._groups = groups
         self._timeout_ms = timeout_ms
-        self._waiting: dict[Partition, list[_Waiting]] = {}
+        self._waiting: list[_Waiting] = []  # the end of this turn writes them
 
     def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
         for key in partitions:
@@ -88,7 +85,7 @@ class LocalMarkers:
                 continue
             if not self._waiting:
                 self._scheduler.call_soon_in_turn(self._flush)
-            self._waiting.setdefault(partition, []).append(_Waiting(marker, key, done))
+            self._waiting.append((partition, marker, key, done))
 
     def cancel(self, done: MarkerDone) -> None:
         """Nothing to do: markers are written in the turn of the loop in which they come."""
@@ -112,29 +109,23 @@ class LocalMarkers:
         )
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, []
         now_ms = self._scheduler.clock.ms()
         encoded: dict[Marker, bytes] = {}
-        for partition, entries in waiting.items():
-            markers: list[tuple[Marker, bytes]] = []
-            for marker, _, _ in entries:
-                batch = encoded.get(marker)
-                if batch is None:
-                    batch = encoded[marker] = _encode(marker, now_ms)
-                markers.append((marker, batch))
+        markers: list[MarkerAppend] = []
+        for partition, marker, _, _ in waiting:
+            batch = encoded.get(marker)
+            if batch is None:
+                batch = encoded[marker] = _encode(marker, now_ms)
+            markers.append((partition, marker, batch))
 
-            def written(slot: int, error: KafkaError | None, entries: list[_Waiting] = entries) -> None:
-                _, key, done = entries[slot]
-                done(key, error)
+        def written(slot: int, error: KafkaError | None) -> None:
+            _, _, key, done = waiting[slot]
+            done(key, error)
 
-            append_markers(
-                self._replicas,
-                partition,
-                markers,
-                timestamp=now_ms,
-                timeout_ms=self._timeout_ms,
-                done=written,
-            )
+        append_markers(
+            self._replicas, markers, timestamp=now_ms, timeout_ms=self._timeout_ms, done=written
+        )
 
 
 def _encode(marker: Marker, now_ms: int) -> bytes:
