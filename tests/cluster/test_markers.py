@@ -32,12 +32,17 @@ def begin(world: World, partition: Partition, *producers: int) -> None:
         world.produce(partition, batch(producer=(producer_id, 1, 0), transactional=True), acks=1)
 
 
-def end(world: World, partition: Partition, *producers: int, epoch: int = 1) -> Told:
+def end(world: World, partition: Partition, *producers: int) -> Told:
     """Commit the transactions of these producers."""
+    return end_all(world, *((partition, each) for each in producers))
+
+
+def end_all(world: World, *ends: tuple[Partition, int]) -> Told:
+    """Commit the transaction of a producer in a partition, for each of them."""
     told: Told = {}
     markers = [
-        (partition, Marker(each, epoch, 0, True), bytes(marker(each, commit=True, epoch=epoch)))
-        for each in producers
+        (partition, Marker(each, 1, 0, True), bytes(marker(each, commit=True, epoch=1)))
+        for partition, each in ends
     ]
     append_markers(world.replicas, markers, timestamp=NOW, timeout_ms=lambda: 1000, done=told.__setitem__)
     return told
@@ -80,6 +85,19 @@ def test_markers_wait_for_the_replicas(world: World) -> None:
     told = end(world, partition, 7)
     assert told == {}
     assert partition.leader_log().log_end_offset == 2
+
+
+def test_a_partition_that_waits_holds_up_no_other(world: World) -> None:
+    alone = unverified(world)
+    replicated = unverified(world, index=1, replicas=(SELF, FOLLOWER))
+    for partition in (alone, replicated):
+        begin(world, partition, 7, 8)
+    told = end_all(world, (replicated, 7), (alone, 7), (replicated, 8), (alone, 8))
+    assert told == {1: None, 3: None}
+    assert alone.leader_log().last_stable_offset == 4
+    world.follower_has(replicated, 4)
+    assert told == dict.fromkeys(range(4))
+    assert replicated.leader_log().last_stable_offset == 4
 
 
 def test_markers_wait_for_the_flush(world: World) -> None:
