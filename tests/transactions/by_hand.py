@@ -130,7 +130,7 @@ def hanging_transaction(connection: RawConnection, bootstrap: str, topic: str, t
         lambda: not described(connection, transactional_id).topics, "the coordinator has written its markers"
     )
     late = build_batch(
-        [_record(b"late")],
+        [Record(0, 1_700_000_000_000, None, b"late")],  # far longer ago than a transaction may take
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=1,
