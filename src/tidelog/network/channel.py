@@ -254,10 +254,9 @@ class Channel:
             self.context.record(request, (frame,), responded)
 
     def defer_response(self) -> None:
-        """A fast path gives its response later. Later responses of the channel wait for it.
+        """A fast path gives its response later, at the end of this turn or when replicas have the records.
 
-        Responses are deferred to the end of this turn, or until replicas have the records of a produce. In
-        the second case the fast path sees to the order of deferred responses.
+        Later responses of the channel wait for it. The fast path sees to the order of deferred responses.
         """
         self._deferred += 1
         self.state = RESPONSE_DEFERRED[self.state]
@@ -342,10 +341,7 @@ class Channel:
             return
         frame = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else None
         if frame is not None and self.state & BATCHED:
-            self._batch.append(frame)
-            self._batch_bytes += len(frame)
-            if self._batch_bytes >= BATCH_BYTES:
-                self._send_batch()
+            self._add_to_batch(frame)
             self.context.record(request, parts, responded)
             return
         self._send_batch()
@@ -371,7 +367,7 @@ class Channel:
         """Send a response together with the others of its channel in this turn."""
         self._batch.append(frame)
         self._batch_bytes += len(frame)
-        if not self.state & GATHERED:
+        if self._batch_bytes >= BATCH_BYTES or not self.state & GATHERED:
             self._send_batch()
 
     def _end_deferral(self, request: Request) -> None:

@@ -133,6 +133,7 @@ class SmallProduces:
         else:
             if waits:
                 self._answer_followers(partition)
+            count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
             base_offset, last_offset, log_append_time, log_start_offset, _ = result
             answer = _answer(produce, base_offset, log_append_time, log_start_offset)
             try:
@@ -144,7 +145,6 @@ class SmallProduces:
             finally:
                 # As in Kafka, the producer comes before the consumers that wait for its record.
                 partition.advance_high_watermark()
-                count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
         return True
 
     def _answer_followers(self, *partitions: Partition) -> None:
