@@ -326,7 +326,7 @@ def test_a_partition_that_appears_while_a_fetch_waits_is_in_the_next_fetch(world
     assert replica.log_end_offset == 0
 
 
-def append_when_committed(world: Replicated, partition: Partition) -> None:
+def append_when_committed(world: Replicated, partition: Partition, to: Partition | None = None) -> None:
     """Append one more record as soon as the high watermark moves, as coordinators do."""
     moved = partition.on_high_watermark
     assert moved is not None
@@ -334,7 +334,7 @@ def append_when_committed(world: Replicated, partition: Partition) -> None:
     def once(changed: Partition) -> None:
         partition.on_high_watermark = moved
         moved(changed)
-        world.produce(partition, batch(), acks=1)
+        world.produce(to or partition, batch(), acks=1)
 
     partition.on_high_watermark = once
 
@@ -357,10 +357,25 @@ def test_a_waiting_fetch_is_woken_by_a_record_that_it_brought_about(world: Repli
     follower = FollowerSession(world)
     world.produce(partition, batch(), acks=1)
     follower.fetch((0, 0))
+    world.advance()  # the election wakes followers in its turn
     append_when_committed(world, partition)
     waiting = follower.fetch((0, 1))
     world.advance()
     assert waiting.offsets() == [[1]]
+
+
+def test_a_waiting_fetch_is_woken_by_a_record_that_it_brought_about_in_another_partition(
+    world: Replicated,
+) -> None:
+    prepared, marked = (world.lead(index=index, isr=(SELF, FOLLOWER)) for index in range(2))
+    follower = FollowerSession(world)
+    world.produce(prepared, batch(), acks=1)
+    follower.fetch((0, 0), (1, 0))
+    world.advance()  # the election wakes followers in its turn
+    append_when_committed(world, prepared, to=marked)
+    waiting = follower.fetch((0, 1))
+    world.advance()
+    assert waiting.offsets() == [[], [0]]
 
 
 def test_a_waiting_fetch_is_answered_when_this_broker_begins_to_lead(world: Replicated) -> None:

@@ -371,8 +371,8 @@ class Fetcher:
         want.watch(partition, session)
         waiting = DelayedFetch(self, context, params, (), done, on_failure)
         self._followers.add(session, waiting, params.replica_id, params.max_wait_ms)
-        if log.log_end_offset != end:
-            self._followers.wake(session)  # the fetch has committed records, and a coordinator added others
+        if log.log_end_offset != end or len(session.dirty) > 1:
+            self._followers.wake(session)  # the fetch has committed records, and a coordinator wrote others
         return True
 
     def read_tail(self, context: FetchContext, params: FetchParams) -> FetchedPartition | None:
@@ -440,7 +440,8 @@ class Fetcher:
             session.wake = partial(purgatory.check, session)
             return purgatory.watch(waiting, (session,), params.max_wait_ms)
         answered = self._followers.add(session, waiting, params.replica_id, params.max_wait_ms)
-        if any(answer.is_overtaken for answer in answers):
+        # The fetch committed records, and a coordinator wrote others: a marker in another partition, say.
+        if len(session.dirty) > len(answers) or any(answer.is_overtaken for answer in answers):
             self._followers.wake(session)
         return answered
 
