@@ -378,6 +378,23 @@ def test_a_waiting_fetch_is_woken_by_a_record_that_it_brought_about_in_another_p
     assert waiting.offsets() == [[], [0]]
 
 
+def test_a_follower_that_has_waited_before_is_woken_by_a_record_that_it_brought_about_in_another_partition(
+    world: Replicated,
+) -> None:
+    prepared, marked = (world.lead(index=index, isr=(SELF, FOLLOWER)) for index in range(2))
+    follower = FollowerSession(world)
+    follower.fetch((0, 0), (1, 0))
+    world.advance()
+    waiting = follower.fetch()
+    world.produce(prepared, batch(), acks=1)
+    world.advance()
+    assert waiting.offsets() == [[0]]
+    append_when_committed(world, prepared, to=marked)
+    waiting = follower.fetch((0, 1))
+    world.advance()
+    assert sorted(waiting.offsets()) == [[], [0]]
+
+
 def test_a_waiting_fetch_is_answered_when_this_broker_begins_to_lead(world: Replicated) -> None:
     world.lead()
     session, other = FollowerSession(world), FollowerSession(world, OTHER)
