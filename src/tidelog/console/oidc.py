@@ -24,7 +24,6 @@ from tidelog.console.sessions import Identity
 from tidelog.security.jwks import MAX_BYTES, Jwks
 from tidelog.security.jwt_validator import ClaimRules, JwtValidator
 from tidelog.security.sasl.oauthbearer import InvalidToken
-from tidelog.security.tls import https_context
 
 SECONDS: Final = 10.0
 ATTEMPT_SECONDS: Final = 600.0
@@ -261,28 +260,28 @@ def _token_login(tokens: Mapping[str, object]) -> tuple[dict[str, object], float
 
 def _ask(url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]) -> dict[str, object]:
     """The JSON object at a URL; a POST with a form. Redirects are not followed."""
-    import urllib.error
-    import urllib.request
+    from urllib.error import HTTPError
 
-    class NoRedirect(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            return None
+    from tidelog.security.https import ask
 
     data = None if form is None else urlencode(form).encode()
-    request = urllib.request.Request(url, data, {"Accept": "application/json", **headers})
-    https = urllib.request.HTTPSHandler(context=https_context())
     try:
-        with urllib.request.build_opener(NoRedirect, https).open(request, timeout=SECONDS) as answer:
-            body = answer.read(MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:
+        body = ask(
+            url,
+            seconds=SECONDS,
+            max_bytes=MAX_BYTES,
+            data=data,
+            headers={"Accept": "application/json", **headers},
+        )
+    except HTTPError as error:
         if form is not None and error.code in (400, 401, 403):
             raise refused("the provider does not accept the code of the login") from None
         raise unreachable(f"it answers with status {error.code}") from None
     except OSError as error:
-        raise unreachable(str(getattr(error, "reason", error))) from None
+        raise unreachable(str(error)) from None
     try:
-        found = json.loads(body) if len(body) <= MAX_BYTES else None
-    except ValueError:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise unreachable("its answer is not a JSON object")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 from tidelog.security.sasl.oauthbearer import InvalidToken
-from tidelog.security.tls import https_context
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -49,24 +48,9 @@ def fetch(url: str) -> bytes:
     if parts.scheme == "file":
         with open(unquote(parts.path), "rb") as file:
             return file.read(MAX_BYTES + 1)
-    import http.client
-    import urllib.error
-    import urllib.request
+    from tidelog.security.https import ask  # a broker that reads no URL does not load it
 
-    class NoRedirect(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            return None
-
-    https = urllib.request.HTTPSHandler(context=https_context())
-    opener = urllib.request.build_opener(NoRedirect, https)
-    try:
-        with opener.open(url, timeout=FETCH_SECONDS) as answer:
-            found: bytes = answer.read(MAX_BYTES + 1)
-            return found
-    except urllib.error.URLError as error:
-        raise OSError(f"{error.reason}") from None
-    except http.client.HTTPException as error:
-        raise OSError(f"not an answer of HTTP: {type(error).__name__}") from None
+    return ask(url, seconds=FETCH_SECONDS, max_bytes=MAX_BYTES)
 
 
 class Jwks:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -22,11 +21,12 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from tidelog import __version__
 from tidelog.errors import error_name
 from tidelog.network.request import Request
-from tidelog.security.tls import https_context
+from tidelog.security.https import ask
 
 log = logging.getLogger("tidelog.server.tracing")
 
 SEND_SECONDS: Final = 5.0
+MAX_ANSWER_BYTES: Final = 1 << 20
 
 
 class RequestTracer:
@@ -90,12 +90,17 @@ class OtlpJsonExporter(SpanExporter):
         self._endpoint = endpoint
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        request = urllib.request.Request(
-            self._endpoint, json.dumps(_otlp(spans)).encode(), {"Content-Type": "application/json"}
-        )
+        data = json.dumps(_otlp(spans)).encode()
+        headers = {"Content-Type": "application/json"}
         try:
-            with urllib.request.urlopen(request, timeout=SEND_SECONDS, context=https_context()):
-                return SpanExportResult.SUCCESS
+            ask(
+                self._endpoint,
+                seconds=SEND_SECONDS,
+                max_bytes=MAX_ANSWER_BYTES,
+                data=data,
+                headers=headers,
+            )
+            return SpanExportResult.SUCCESS
         except (OSError, ValueError) as error:
             log.warning("%d spans are lost: %s does not take them: %s", len(spans), self._endpoint, error)
             return SpanExportResult.FAILURE

@@ -13,6 +13,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from tidelog.clients.settings import ClientSettings
 from tidelog.config import ConfigError
 from tidelog.errors import NetworkException, SaslAuthenticationFailed
+from tidelog.security.https import TimedResponse
 from tidelog.security.tls import TlsSettings, client_context
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -81,6 +82,7 @@ class TokenEndpoint:
             connection = http.client.HTTPSConnection(
                 self._host, self._url.port, timeout=limit, context=self._context
             )
+        connection.response_class = TimedResponse
         try:
             connection.connect()
             if connection.sock is not None:
