@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from tests.authorization.audit_events import audit_events
 from tests.authorization.matrix import plain_connection
 from tests.authorization.test_token_access import SETTINGS as WITH_TOKENS
 from tests.authorization.test_token_access import create
 from tests.authorization.users import Users
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
+from tidelog.protocol.api import API
 from tidelog.protocol.json import Json
+from tidelog.server.apis import served_apis
 from tidelog.server.audit import AuditEvent
 from tidelog.server.audit_topic import MAX_WAITING, AuditTopic
 from tidelog.testing import Broker
@@ -30,19 +34,8 @@ AUTHORIZER = {
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[AuditEvent]]:
     """The events of the logger, which grows with the log."""
-    found: list[AuditEvent] = []
-
-    class Collect(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            found.append(record.fields)  # type: ignore[attr-defined]
-
-    logger, handler = logging.getLogger("tidelog.authorizer"), Collect()
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield found
-    logger.removeHandler(handler)
-    logger.setLevel(before)
+    with audit_events() as found:
+        yield found
 
 
 def commit(connection: RawConnection, group: str) -> Json:
@@ -102,6 +95,133 @@ def test_denials_and_changes_are_in_the_log(
         ("changed", "User:admin", "DeleteTopics", "Topic:t", "deleted"),
     ]
     assert {line["host"] for line in lines} == {"127.0.0.1"}
+    assert "12345678" not in str(lines)
+
+
+AUDITED = {
+    "AlterClientQuotas",
+    "AlterConfigs",
+    "AlterPartitionReassignments",
+    "AlterReplicaLogDirs",
+    "AlterUserScramCredentials",
+    "CreateAcls",
+    "CreateDelegationToken",
+    "CreatePartitions",
+    "CreateTopics",
+    "DeleteAcls",
+    "DeleteGroups",
+    "DeleteRecords",
+    "DeleteTopics",
+    "ElectLeaders",
+    "ExpireDelegationToken",
+    "IncrementalAlterConfigs",
+    "Metadata",  # creates topics
+    "OffsetDelete",
+    "RenewDelegationToken",
+    "WriteTxnMarkers",
+}
+OF_RECORDS_AND_MEMBERS = {
+    "AddOffsetsToTxn",
+    "AddPartitionsToTxn",
+    "ConsumerGroupHeartbeat",
+    "EndTxn",
+    "Heartbeat",
+    "InitProducerId",
+    "JoinGroup",
+    "LeaveGroup",
+    "OffsetCommit",
+    "Produce",
+    "PushTelemetry",
+    "SaslAuthenticate",
+    "SyncGroup",
+    "TxnOffsetCommit",
+}
+"""What clients do all the time: the topics and groups have it."""
+
+ANSWER_ALONE = {
+    "ApiVersions",
+    "ConsumerGroupDescribe",
+    "Fetch",
+    "FindCoordinator",
+    "GetTelemetrySubscriptions",
+    "OffsetFetch",
+    "OffsetForLeaderEpoch",
+    "SaslHandshake",
+}
+
+
+def test_every_api_is_audited_or_changes_nothing_that_an_administrator_does() -> None:
+    apis = {API[key].name for key, api in served_apis(cluster=True).items() if not api.from_brokers}
+    reads = {name for name in apis if name.startswith(("Describe", "List"))}
+    assert apis - reads == AUDITED | OF_RECORDS_AND_MEMBERS | ANSWER_ALONE
+
+
+def test_changes_of_settings_quotas_users_and_offsets_are_in_the_log(
+    lines: list[AuditEvent], tmp_path: Path
+) -> None:
+    folders = [str(tmp_path / "a"), str(tmp_path / "b")]
+    with Broker(AUTHORIZER | {"log.dirs": ",".join(folders), "broker.id": "0"}) as broker:
+        client = RawConnection(broker.bootstrap_servers)
+        broker.create_topic("t", partitions=1)
+        lines.clear()
+
+        def do(api: str, version: int, body: dict[str, Json]) -> None:
+            before = len(lines)
+            answer = client.call_json(api, version, body)
+            assert [line["api"] for line in lines[before:]] == [api], answer
+
+        setting: dict[str, Json] = {"name": "retention.ms", "value": "12345678"}
+        resource: dict[str, Json] = {"resourceType": 2, "resourceName": "t", "configs": [setting]}
+        do("AlterConfigs", 2, {"resources": [resource]})
+        level: dict[str, Json] = {"name": "tidelog.server", "configOperation": 0, "value": "INFO"}
+        logger: dict[str, Json] = {"resourceType": 8, "resourceName": "0", "configs": [level]}
+        do("IncrementalAlterConfigs", 1, {"resources": [logger]})
+        quota: dict[str, Json] = {"key": "producer_byte_rate", "value": 1.0, "remove": False}
+        user: dict[str, Json] = {"entityType": "user", "entityName": "bob"}
+        do("AlterClientQuotas", 1, {"entries": [{"entity": [user], "ops": [quota]}]})
+        secret: dict[str, Json] = {
+            "name": "bob",
+            "mechanism": 1,
+            "iterations": 4096,
+            "salt": "c2FsdA==",
+            "saltedPassword": "c2VjcmV0c2VjcmV0",
+        }
+        do("AlterUserScramCredentials", 0, {"deletions": [], "upsertions": [secret]})
+        do("CreatePartitions", 3, {"topics": [{"name": "t", "count": 3, "assignments": None}]})
+        every: dict[str, Json] = {
+            "resourceTypeFilter": 1,
+            "resourceNameFilter": None,
+            "patternTypeFilter": 1,
+            "principalFilter": None,
+            "hostFilter": None,
+            "operation": 1,
+        }
+        rule = {"resourceType": 2, "resourceName": "t", "principal": "User:bob", "host": "*", "operation": 3}
+        do("CreateAcls", 3, {"creations": [{**rule, "permissionType": 3}]})
+        do("DeleteAcls", 3, {"filters": [{**every, "permissionType": 1}]})
+        client.call_json("FindCoordinator", 3, {"key": "g", "keyType": 0})
+        eventually(lambda: commit(client, "g") == 0, "the group has an offset")
+        lines.clear()
+        committed: dict[str, Json] = {"name": "t", "partitions": [{"partitionIndex": 0}]}
+        do("OffsetDelete", 0, {"groupId": "g", "topics": [committed]})
+        moved: dict[str, Json] = {"path": folders[0], "topics": [{"name": "t", "partitions": [0]}]}
+        do("AlterReplicaLogDirs", 2, {"dirs": [moved]})
+        marker: dict[str, Json] = {
+            "producerId": 7,
+            "producerEpoch": 0,
+            "transactionResult": False,
+            "topics": [{"name": "t", "partitionIndexes": [1, 2, 9]}],
+            "coordinatorEpoch": 0,
+        }
+        do("WriteTxnMarkers", 1, {"markers": [marker]})
+        assert lines[-1]["resource"] == "Topic:t"
+        assert lines[-1]["change"] == "transaction of producer 7 aborted: partitions 1, 2"
+        asked: dict[str, Json] = {"topics": [{"name": "made"}], "allowAutoTopicCreation": True}
+        client.call_json("Metadata", 12, asked)
+        made = eventually(lambda: lines[-1] if lines[-1]["api"] == "Metadata" else None, "the topic is made")
+        assert (made["resource"], made["change"]) == ("Topic:made", "created automatically")
+        client.close()
+    assert "c2Vj" not in str(lines)
     assert "12345678" not in str(lines)
 
 

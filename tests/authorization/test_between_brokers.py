@@ -10,12 +10,15 @@ from typing import cast
 
 import pytest
 
+from tests.authorization.audit_events import audit_events
 from tests.authorization.cases import CASES
-from tests.server.cluster_broker import ClusterBroker
+from tests.cluster.controlled import leader_and_isr
+from tests.server.cluster_broker import BROKERS, CLIENTS, ClusterBroker
 from tests.server.test_controller_requests import create_topic, envelope, principal
-from tests.support.raw import message_class
+from tests.support.raw import RawConnection, message_class
 from tidelog.clients.connection import answer_body
-from tidelog.errors import ErrorCode
+from tidelog.errors import ElectionNotNeeded, ErrorCode, NoReassignmentInProgress
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.api import API
 from tidelog.protocol.json import Json
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -146,3 +149,52 @@ def test_a_follower_needs_cluster_action_and_not_read(
     authorizer.cache.replace(topic, [])
     let_brokers_in(authorizer)
     assert code() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_what_a_client_has_the_controller_do_is_in_the_audit(
+    broker: ClusterBroker, authorizer: AclAuthorizer
+) -> None:
+    """Markers of a coordinator are not: each transaction has some."""
+    may_alter, may_act = (
+        entry("User:ANONYMOUS", operation) for operation in (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
+    )
+    authorizer.cache.replace(CLUSTER, [may_alter, may_act])
+    with audit_events() as events:
+        broker.services.audit.is_on = True
+        client = broker.connect()
+        t, u = TopicPartition("t", 0), TopicPartition("u", 1)
+        broker.controller.errors = {t: None, u: ElectionNotNeeded()}
+        topics: list[Json] = [{"topic": "t", "partitions": [0]}, {"topic": "u", "partitions": [1]}]
+        client.call_json("ElectLeaders", 2, {"electionType": 1, "topicPartitions": topics, "timeoutMs": 1})
+        broker.controller.errors = {t: None, u: None, TopicPartition("u", 2): NoReassignmentInProgress()}
+        moved: Json = {"name": "t", "partitions": [{"partitionIndex": 0, "replicas": [2, 1]}]}
+        stopped: list[Json] = [{"partitionIndex": index, "replicas": None} for index in (1, 2)]
+        wanted: list[Json] = [moved, {"name": "u", "partitions": stopped}]
+        client.call_json("AlterPartitionReassignments", 0, {"topics": wanted, "timeoutMs": 1})
+        client.call(leader_and_isr("t", 0), 7)
+        marker: Json = {
+            "producerId": 7,
+            "producerEpoch": 0,
+            "transactionResult": False,
+            "topics": [{"name": "t", "partitionIndexes": [0]}],
+            "coordinatorEpoch": 0,
+        }
+        sender = "broker-1-txn-marker-sender"
+        of_coordinator = RawConnection(broker.server.addresses[BROKERS], client_id=sender)
+        of_client = RawConnection(broker.server.addresses[CLIENTS], client_id=sender)
+        with of_coordinator, of_client:
+            authorizer.cache.replace(CLUSTER, [may_alter])  # a name makes no broker of a client
+            of_coordinator.call_json("WriteTxnMarkers", 1, {"markers": [marker]})
+            authorizer.cache.replace(CLUSTER, [may_alter, may_act])
+            for connection in (client, of_coordinator, of_client):
+                connection.call_json("WriteTxnMarkers", 1, {"markers": [marker]})
+    aborted = ("WriteTxnMarkers", "Topic:t", "transaction of producer 7 aborted: partitions 0")
+    assert [(event["api"], event["resource"], event["change"]) for event in events] == [
+        ("ElectLeaders", "Topic:t", "leader elected (unclean): partitions 0"),
+        ("AlterPartitionReassignments", "Topic:t", "reassigned: partitions 0"),
+        ("AlterPartitionReassignments", "Topic:u", "reassignment cancelled: partitions 1"),
+        aborted,
+        aborted,
+        aborted,
+    ]
+    assert {(event["principal"], event["host"]) for event in events} == {("User:ANONYMOUS", "127.0.0.1")}

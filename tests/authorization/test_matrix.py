@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.authorization.audit_events import audit_events
 from tests.authorization.cases import CASES
-from tests.authorization.matrix import Matrix, plain_connection, plain_settings
+from tests.authorization.matrix import Matrix, plain_connection, plain_settings, user_of
+from tidelog.errors import ErrorCode
 from tidelog.protocol.json import Json
 from tidelog.security.acl_authorizer import AclAuthorizer
 from tidelog.security.authorizer import AuthorizableRequestContext
 from tidelog.security.operations import AclOperation, AclResourceType, Action
 from tidelog.server.apis import served_apis
+from tidelog.server.audit import AuditEvent
 from tidelog.testing import Broker
 
 DATA = Path(__file__).parent.parent / "data"
@@ -63,7 +66,13 @@ def asked(monkeypatch_module: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def ours(asked: dict[str, set[str]]) -> Iterator[Cells]:
+def events() -> Iterator[list[AuditEvent]]:
+    with audit_events() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def ours(asked: dict[str, set[str]], events: list[AuditEvent]) -> Iterator[Cells]:
     settings = plain_settings() | {
         "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
@@ -110,3 +119,36 @@ def test_handlers_check_what_their_apis_declare(ours: Cells, asked: dict[str, se
         if not API[key].name.endswith("DelegationToken")  # there are none: test_token_access has some
     }
     assert {name: asked.get(name, set()) for name in declared} == declared
+
+
+REFUSALS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+
+
+def is_refused(answer: Json) -> bool:
+    """Whether an error in the answer says so. The hidden settings of a created topic are no refusal."""
+    if isinstance(answer, list):
+        return any(map(is_refused, answer))
+    if not isinstance(answer, dict):
+        return False
+    own = (value for key, value in answer.items() if key in ("errorCode", "partitionErrorCode"))
+    return not REFUSALS.isdisjoint(own) or any(map(is_refused, answer.values()))
+
+
+def test_every_refusal_is_in_the_audit(ours: Cells, events: list[AuditEvent]) -> None:
+    denied = {(event["principal"], event["api"]) for event in events if event["event"] == "denied"}
+    cases = {case.name: case for case in CASES}
+    refused = set()
+    for cell, answer in ours.items():
+        name, scenario, _ = cell.split("/")
+        if is_refused(answer):
+            refused.add((f"User:{user_of(cases[name], scenario)}", cases[name].api))
+    assert len(refused) > 300
+    assert refused - denied == set()
+    assert {event["host"] for event in events} == {"127.0.0.1"}
+    assert all(event["resource"] and event["operation"] for event in events if event["event"] == "denied")

@@ -7,9 +7,10 @@ allowed operation at DEBUG. `on_event` gets the same as a dict, for the topic of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from tidelog.partitions import PartitionKey
 from tidelog.security.operations import AclOperation, AclResourceType, title
 
 if TYPE_CHECKING:
@@ -75,6 +76,16 @@ class AuditLog:
         log.info("changed", extra={"fields": event})
         if self.on_event is not None:
             self.on_event(event)
+
+    def changed_partitions(self, request: Request, partitions: Iterable[PartitionKey], change: str) -> None:
+        """Note a change of partitions, with one event for each topic."""
+        if not self.is_on:
+            return
+        by_topic: dict[str, list[str]] = {}
+        for topic, index in partitions:
+            by_topic.setdefault(topic, []).append(str(index))
+        for topic, indexes in by_topic.items():
+            self.changed(request, "Topic", topic, f"{change}: partitions {', '.join(indexes)}")
 
 
 def _source(request: Request) -> AuditEvent:

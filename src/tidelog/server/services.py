@@ -56,7 +56,7 @@ class Services:
     metrics: BrokerMetrics
     quotas: QuotaManagers
     telemetry: ClientTelemetry
-    auto_create_topic: Callable[[str, MutationQuota | None], None]
+    auto_create_topic: Callable[[str, MutationQuota | None, Callable[[], None]], None]
     # Set after the router is created, because the router needs the services.
     respond: Callable[[Request, Message | Slices[Message] | Slices[None]], None] = field(init=False)
     # Decodes a request and calls the handler of its API.

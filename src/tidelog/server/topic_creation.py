@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from tidelog.controller.interface import MutationQuota, NewTopic
 from tidelog.metadata.state import INTERNAL_TOPICS
@@ -28,20 +29,25 @@ class AutoTopicCreation:
         self._num_partitions = num_partitions
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def create(self, name: str, quota: MutationQuota | None = None) -> None:
+    def create(
+        self, name: str, quota: MutationQuota | None = None, created: Callable[[], None] = lambda: None
+    ) -> None:
         """Begin to create a topic. At the limit this does nothing: the client asks again.
 
         `quota` is permissive. Its tokens are taken at once, and given back if the topic cannot be created.
+        `created` is called when this client has created the topic.
         """
         if name in self._tasks or name in INTERNAL_TOPICS or len(self._tasks) >= MAX_CREATIONS:
             return
         if quota is not None:
             quota.record(self._num_partitions)
-        task = self._tasks[name] = asyncio.get_running_loop().create_task(self._create(name, quota))
+        task = self._tasks[name] = asyncio.get_running_loop().create_task(self._create(name, quota, created))
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    async def _create(self, name: str, quota: MutationQuota | None) -> None:
+    async def _create(self, name: str, quota: MutationQuota | None, created: Callable[[], None]) -> None:
         (result,) = await self._controller.create_topics([NewTopic(name)])
+        if result.error is None:
+            created()
         if result.error is not None:
             log.warning("topic %s could not be created for a client: %s", name, result.error)
             if quota is not None:

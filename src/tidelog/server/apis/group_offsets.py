@@ -178,7 +178,20 @@ def offset_delete(services: Services, request: Request, body: OffsetDeleteReques
             respond(OffsetDeleteResponse(topics=refused))
             return
         respond = _with_refused_deletions(respond, refused)
-    services.groups.offsets.delete(body, respond)
+
+    def done(answer: OffsetDeleteResponse) -> None:
+        deleted = [
+            (topic.name, partition.partition_index)
+            for topic in answer.topics
+            for partition in topic.partitions
+            if not (answer.error_code or partition.error_code)
+        ]
+        if deleted:
+            change = f"offsets deleted of {len(deleted)} partitions"
+            services.audit.changed(request, "Group", body.group_id, change)
+        respond(answer)
+
+    services.groups.offsets.delete(body, done)
 
 
 def _with_refused_deletions(

@@ -32,6 +32,7 @@ def alter_replica_log_dirs(
             for index in topic.partitions:
                 wanted[topic.name, index] = folder.path
     is_denied = services.authorizer is not None and not is_allowed(services, request, ALTER, CLUSTER)
+    moved: list[PartitionKey] = []
     by_topic: dict[str, list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = {}
     for key, path in wanted.items():
         code = ClusterAuthorizationFailed.code if is_denied else _alter(services, key, path)
@@ -39,7 +40,10 @@ def alter_replica_log_dirs(
             partition_index=key[1], error_code=code
         )
         by_topic.setdefault(key[0], []).append(result)
+        if not code:
+            moved.append(key)
         yield
+    services.audit.changed_partitions(request, moved, "log folder changed")
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)

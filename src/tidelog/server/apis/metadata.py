@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller.validation import check_topic_name
@@ -221,7 +222,9 @@ def _find(
         ):
             if not access.may_create(name):
                 return MetadataResponse.MetadataResponseTopic(error_code=denied, name=name)
-            services.auto_create_topic(name, services.quotas.permissive_mutation_quota(request))
+            quota = services.quotas.permissive_mutation_quota(request)
+            created = partial(services.audit.changed, request, "Topic", name, "created automatically")
+            services.auto_create_topic(name, quota, created)
     missing = MetadataResponse.MetadataResponseTopic(error_code=error, name=name)
     if view.version >= OPERATIONS_FROM and body.include_topic_authorized_operations:
         missing.topic_authorized_operations = access.operations(name)

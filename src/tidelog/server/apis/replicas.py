@@ -58,7 +58,7 @@ def elect_leaders(services: Services, request: Request, body: ElectLeadersReques
         return _elections_denied(body)
     if services.cluster is None or body.election_type not in (PREFERRED, UNCLEAN):
         return _elect_alone(services, body)
-    return _elect_in_cluster(services.cluster, body)
+    return _elect_in_cluster(services, services.cluster, request, body)
 
 
 def _elections_denied(body: ElectLeadersRequest) -> ElectLeadersResponse:
@@ -78,7 +78,9 @@ def _elections_denied(body: ElectLeadersRequest) -> ElectLeadersResponse:
     )
 
 
-async def _elect_in_cluster(cluster: ClusterServices, body: ElectLeadersRequest) -> ElectLeadersResponse:
+async def _elect_in_cluster(
+    services: Services, cluster: ClusterServices, request: Request, body: ElectLeadersRequest
+) -> ElectLeadersResponse:
     wanted = None
     if body.topic_partitions is not None:
         wanted = [
@@ -89,6 +91,9 @@ async def _elect_in_cluster(cluster: ClusterServices, body: ElectLeadersRequest)
     results = await cluster.controller.elect_leaders(
         wanted, ElectionType(body.election_type), timeout=body.timeout_ms / 1000
     )
+    elected = [key for key, error in results.items() if error is None]
+    kind = "preferred" if body.election_type == PREFERRED else "unclean"
+    services.audit.changed_partitions(request, elected, f"leader elected ({kind})")
     answer = ElectLeadersResponse()
     topics: dict[str, ElectLeadersResponse.ReplicaElectionResult] = {}
     for (name, index), error in results.items():
@@ -160,7 +165,7 @@ def alter_partition_reassignments(
         return _reassignments_denied(body)
     if services.cluster is None:
         return _reassign_alone(services, body)
-    return _reassign_in_cluster(services.cluster, body)
+    return _reassign_in_cluster(services, services.cluster, request, body)
 
 
 def _reassignments_denied(body: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
@@ -184,16 +189,21 @@ def _reassignments_denied(body: AlterPartitionReassignmentsRequest) -> AlterPart
 
 
 async def _reassign_in_cluster(
-    cluster: ClusterServices, body: AlterPartitionReassignmentsRequest
+    services: Services, cluster: ClusterServices, request: Request, body: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
+    wanted = {
+        TopicPartition(topic.name, partition.partition_index): partition.replicas
+        for topic in body.topics
+        for partition in topic.partitions
+    }
     errors = await cluster.controller.alter_partition_reassignments(
-        {
-            TopicPartition(topic.name, partition.partition_index): partition.replicas
-            for topic in body.topics
-            for partition in topic.partitions
-        },
-        allow_replication_factor_change=body.allow_replication_factor_change,
+        wanted, allow_replication_factor_change=body.allow_replication_factor_change
     )
+    accepted = [key for key, error in errors.items() if error is None]
+    moved = [key for key in accepted if wanted[key] is not None]
+    cancelled = [key for key in accepted if wanted[key] is None]
+    services.audit.changed_partitions(request, moved, "reassigned")
+    services.audit.changed_partitions(request, cancelled, "reassignment cancelled")
     answer = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change, error_message=None
     )

@@ -100,6 +100,8 @@ _TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 INIT_KNOWS_FENCED, OTHERS_KNOW_FENCED = 4, 2
 # From EndTxn v5 on clients expect a new epoch with every end. Brokers send AddPartitionsToTxn v4 and later.
 END_BUMPS, ADD_COMES_FROM_BROKERS = 5, 4
+MARKER_SENDER = "-txn-marker-sender"
+"""The end of the client id with which coordinators send WriteTxnMarkers."""
 
 
 def _answer(services: Services, request: Request) -> Callable[[Message], None]:
@@ -368,6 +370,8 @@ def write_txn_markers(
             outcomes[slot][partition] = 0 if error is None else error.code
             left -= 1
             if not left:
+                if is_of_client:
+                    _audit_markers(services, request, body, outcomes)
                 services.respond(request, finish())
 
         services.transactions.local_markers.write(
@@ -382,10 +386,10 @@ def write_txn_markers(
             done,
         )
 
-    if services.authorizer is not None and not (
-        is_allowed(services, request, ALTER, CLUSTER, tell_denied=False)
-        or is_allowed(services, request, CLUSTER_ACTION, CLUSTER)
-    ):
+    may_alter = is_allowed(services, request, ALTER, CLUSTER, tell_denied=False)
+    may_act_as_broker = is_allowed(services, request, CLUSTER_ACTION, CLUSTER, tell_denied=not may_alter)
+    is_of_client = not (may_act_as_broker and _is_of_coordinator(services, request))
+    if not (may_alter or may_act_as_broker):
         code = ClusterAuthorizationFailed.code
         for marker, codes in zip(body.markers, outcomes, strict=True):
             for topic in marker.topics:
@@ -399,6 +403,30 @@ def write_txn_markers(
     if not request.done:
         request.waiting()
     return None
+
+
+def _is_of_coordinator(services: Services, request: Request) -> bool:
+    """Whether the markers are of a transaction that a coordinator ends, ours or Kafka's."""
+    cluster = services.cluster
+    client_id = request.client_id or ""
+    return (
+        cluster is not None
+        and request.listener in cluster.listeners
+        and client_id.endswith(MARKER_SENDER)
+    )
+
+
+def _audit_markers(
+    services: Services,
+    request: Request,
+    body: WriteTxnMarkersRequest,
+    outcomes: list[dict[PartitionKey, int]],
+) -> None:
+    for marker, codes in zip(body.markers, outcomes, strict=True):
+        ended = [partition for partition, code in codes.items() if not code]
+        how = "committed" if marker.transaction_result else "aborted"
+        change = f"transaction of producer {marker.producer_id} {how}"
+        services.audit.changed_partitions(request, ended, change)
 
 
 def _marker_result(
