@@ -25,6 +25,8 @@ VALUE = 500
 RECORD = VALUE + 100  # with the other fields of its batch and request, about
 CLIENTS = scale(3, 20)
 FETCHED = 12_000
+BATCH = VALUE + 70  # of one record, exactly
+ANSWER = 80  # an answer to a fetch without its batches, about
 WARM_UP_SECONDS = 2.0
 SECONDS = scale(8, 30)
 # A measured interval may have a part of the burst of one window more or less.
@@ -166,6 +168,7 @@ def test_many_producers_share_a_quota_and_others_are_not_slowed(broker: QuotaBro
 
 
 def test_a_consumer_reaches_its_quota_and_not_more(broker: QuotaBroker) -> None:
+    """A fetch over the quota gets nothing, as in Kafka: fetches are small beside the quota."""
     limit = 40_000.0
     # Small batches: a fetch that ends within a batch has bytes that count and that the consumer cannot use.
     with Producer({"batch.size": RECORD}, bootstrap_servers=broker.bootstrap) as producer:
@@ -173,7 +176,8 @@ def test_a_consumer_reaches_its_quota_and_not_more(broker: QuotaBroker) -> None:
             producer.send(TOPIC, b"v" * VALUE)
     quiet = is_quiet(broker)
     broker.set_quota(APP, consumer_byte_rate=limit)
-    settings = {"client.id": "app", "max.partition.fetch.bytes": 12_000, "fetch.max.bytes": 12_000}
+    most = 5 * BATCH
+    settings = {"client.id": "app", "max.partition.fetch.bytes": most, "fetch.max.bytes": most}
     with Consumer(settings, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(TOPIC, 0)])
         began = time.monotonic()
@@ -182,7 +186,7 @@ def test_a_consumer_reaches_its_quota_and_not_more(broker: QuotaBroker) -> None:
         got, counted_at = 0, time.monotonic()
         while time.monotonic() - counted_at < SECONDS:
             got += len(consumer.poll(0.1))
-        rate = got * (VALUE + 80) / (time.monotonic() - counted_at)
+        rate = got * (BATCH + ANSWER / 5) / (time.monotonic() - counted_at)
     check_rate(rate, limit, quiet and is_quiet(broker))
 
 

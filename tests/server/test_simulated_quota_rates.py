@@ -103,3 +103,11 @@ def test_the_time_of_requests(clients: int, percent: float) -> None:
     # Percents of a second in each second: the share of the broker's only thread.
     assert simulation.run(clients) == pytest.approx(percent, rel=WITHIN)
     assert simulation.slowest_other_ms <= handling_ms * (clients + 1)
+
+
+@pytest.mark.parametrize(("size", "share"), [(2_930, 0.97), (12_000, 0.84)])
+def test_a_consumer_gets_less_than_its_quota_if_a_fetch_is_large_beside_it(size: int, share: float) -> None:
+    """Kafka takes back what it counted, and the client waits as if it had got it."""
+    limit = 40_000.0
+    manager = limited(ClientQuotaManager(QuotaType.FETCH, SampleConfig(2), lambda: 0), limit)
+    assert Simulation(manager, size, 0.2, is_fetch=True).run(1) == pytest.approx(limit * share, rel=0.03)
