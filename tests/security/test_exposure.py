@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,16 @@ def test_without_settings_nothing_is_open() -> None:
     assert [str(endpoint) for endpoint in config.endpoints] == ["PLAINTEXT://127.0.0.1:9092"]
     assert config.metrics_listener is None
     assert open_address_lines(config) == []
+
+
+@pytest.mark.parametrize("setting", ["metrics.listener", "console.listener"])
+def test_an_address_without_a_host_is_for_this_machine_alone(setting: str, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with Broker(tmp_path, {setting: f":{port}"}):
+        with socket.create_connection(("127.0.0.1", port), 10):
+            pass
+        with pytest.raises(ConnectionRefusedError):  # a socket of all addresses has this one, too
+            socket.create_connection(("127.0.0.2", port), 10).close()
 
 
 def test_an_open_broker_says_so_in_one_line_and_on_its_first_screen(tmp_path: Path) -> None:
