@@ -10,6 +10,7 @@ import pytest
 from tests.authorization.users import Users
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
+from tests.transactions.by_hand import open_transaction
 from tidelog.protocol.json import Json
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -17,7 +18,8 @@ from tidelog.records.batch import Record, build_batch
 from tidelog.testing import Broker
 
 READ, WRITE, DESCRIBE = 3, 4, 8
-DENIED = 29
+TRANSACTIONAL_ID = 5
+DENIED, ID_DENIED = 29, 53
 
 
 @pytest.fixture
@@ -33,10 +35,12 @@ def users(monkeypatch: pytest.MonkeyPatch) -> Iterator[Users]:
         yield Users(broker.bootstrap_servers, monkeypatch)
 
 
-def allow(users: Users, user: str, operation: int, *, permission: int = 3) -> None:
+def allow(
+    users: Users, user: str, operation: int, *, permission: int = 3, kind: int = 2, name: str = "t"
+) -> None:
     rule: dict[str, Json] = {
-        "resourceType": 2,
-        "resourceName": "t",
+        "resourceType": kind,
+        "resourceName": name,
         "principal": f"User:{user}",
         "host": "*",
         "operation": operation,
@@ -47,9 +51,9 @@ def allow(users: Users, user: str, operation: int, *, permission: int = 3) -> No
     assert cast("list[dict[str, Json]]", answer["results"])[0]["errorCode"] == 0
 
 
-def revoke(users: Users, user: str) -> None:
+def revoke(users: Users, user: str, kind: int = 1) -> None:
     wanted: dict[str, Json] = {
-        "resourceTypeFilter": 1,
+        "resourceTypeFilter": kind,
         "resourceNameFilter": None,
         "patternTypeFilter": 1,
         "principalFilter": f"User:{user}",
@@ -61,11 +65,24 @@ def revoke(users: Users, user: str) -> None:
         admin.call_json("DeleteAcls", 3, {"filters": [wanted]})
 
 
-def produce(connection: RawConnection, topic: str = "t") -> int:
-    partition = ProduceRequest.PartitionProduceData(
-        index=0, records=build_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
+def produce(
+    connection: RawConnection,
+    topic: str = "t",
+    transaction: tuple[str, int, int] | None = None,
+    sequence: int = -1,
+) -> int:
+    """The error code. A `transaction` is its id, producer id and epoch."""
+    name, producer_id, epoch = transaction or (None, -1, -1)
+    batch = build_batch(
+        [Record(0, 1_700_000_000_000, b"k", b"v")],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transaction is not None,
     )
+    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
     request = ProduceRequest(
+        transactional_id=name,
         acks=1,
         timeout_ms=1000,
         topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])],
@@ -118,6 +135,20 @@ def test_a_produce_is_refused_once_its_rule_is_gone(users: Users) -> None:
         assert produce(alice) == 0
         allow(users, "*", WRITE, permission=2)
         assert produce(alice) == DENIED
+
+
+def test_a_client_that_may_write_to_a_topic_does_not_write_in_transactions_of_others(users: Users) -> None:
+    """Also on a connection that remembers the topic, and after it remembered the transactional id."""
+    allow(users, "alice", WRITE)
+    with users.connect("admin") as admin, users.connect("alice") as alice:
+        theirs = ("id", *open_transaction(admin, "t", transactional_id="id"))
+        assert [produce(alice) for _ in range(3)] == [0] * 3
+        assert produce(alice, transaction=theirs, sequence=1) == ID_DENIED
+        allow(users, "alice", WRITE, kind=TRANSACTIONAL_ID, name="id")
+        assert [produce(alice, transaction=theirs, sequence=number) for number in (1, 2, 3)] == [0] * 3
+        revoke(users, "alice", TRANSACTIONAL_ID)
+        assert [produce(alice) for _ in range(2)] == [0] * 2
+        assert produce(alice, transaction=theirs, sequence=4) == ID_DENIED
 
 
 def test_one_connection_does_not_remember_for_another_user(users: Users) -> None:

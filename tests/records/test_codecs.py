@@ -84,6 +84,15 @@ def test_a_bomb_is_refused_before_it_fills_memory(codec: Codec) -> None:
         tracemalloc.stop()
 
 
+def test_a_zstd_frame_that_declares_no_size_is_bounded() -> None:
+    packer = zstandard.ZstdCompressor(write_content_size=False)
+    packed = packer.compress(TEXT)
+    assert decompress(Codec.ZSTD, packed, len(TEXT)) == TEXT
+    for limit in (len(TEXT) - 1, 1, 0):
+        with pytest.raises(MessageTooLarge):
+            decompress(Codec.ZSTD, packed, limit)
+
+
 def test_declared_sizes_are_not_believed() -> None:
     lying_snappy = b"\xff\xff\xff\xff\x07" + b"\0" * 10
     lying_zstd = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 60) + b"\x01\0\0"
