@@ -71,6 +71,17 @@ def test_a_nonce_ends_as_the_server_told() -> None:
         final_with(lambda nonce: NONCE)
 
 
+def test_a_channel_binding_is_refused_and_what_the_client_said_of_it_is_checked() -> None:
+    credential = scram_credential("secret", SHA_256, 4096)
+    for flag in ("y,,", "p=tls-unique,,"):
+        with pytest.raises(SaslException, match="client-first-message"):
+            answer(ScramSaslServer(SHA_256, lambda _: credential), scram_first("alice", flag))
+    server = ScramSaslServer(SHA_256, lambda _: credential)
+    first = scram_first("alice")
+    with pytest.raises(SaslException, match="wrong credentials"):
+        answer(server, scram_final(first, answer(server, first), "secret", c="eSws"))
+
+
 def test_every_exchange_has_a_nonce_of_its_own() -> None:
     credential = scram_credential("secret", SHA_256, 4096)
     first = scram_first("alice")
@@ -143,6 +154,11 @@ def test_an_unknown_user_always_has_the_same_salt_and_fails_last() -> None:
     message = scram_first("nobody")
     with pytest.raises(SaslException, match="wrong credentials"):
         next(server.evaluate(scram_final(message, answer(server, message), "any")))
+
+
+def test_an_unknown_user_is_told_the_iterations_of_users() -> None:
+    server = ScramSaslServer(SHA_256, lambda _: None, iterations=lambda user: 5000)
+    assert answer(server, scram_first("nobody")).endswith(b",i=5000")
 
 
 def test_a_credential_with_too_few_iterations_is_no_credential() -> None:

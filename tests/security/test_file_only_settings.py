@@ -60,6 +60,19 @@ def test_no_client_changes_them_for_all_listeners(broker: Broker, name: str) -> 
             admin.incremental_alter_configs({resource: [AlterConfigOp(name, "true")]})
 
 
+@pytest.mark.parametrize("prefix", ["", "listener.name.sasl."])
+@pytest.mark.parametrize("name", ["principal.builder.class", "ssl.engine.factory.class"])
+def test_no_client_names_a_class_that_a_restart_would_load(broker: Broker, prefix: str, name: str) -> None:
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    change = AlterConfigOp(f"{prefix}{name}", f"{UNUSED_MODULE}.Class")
+    with (
+        Admin(bootstrap_servers=broker.address_of("PLAINTEXT")) as admin,
+        pytest.raises(InvalidRequest, match="names classes"),
+    ):
+        admin.incremental_alter_configs({resource: [change]})
+    assert UNUSED_MODULE not in sys.modules
+
+
 def test_a_provider_and_its_permission_in_one_request_are_refused(broker: Broker) -> None:
     """Else its keys would sign tokens for any user."""
     resource = ConfigResource(ResourceType.BROKER, "1")
