@@ -151,6 +151,29 @@ def test_a_client_that_may_write_to_a_topic_does_not_write_in_transactions_of_ot
         assert produce(alice, transaction=theirs, sequence=4) == ID_DENIED
 
 
+def test_a_client_neither_adds_to_nor_ends_an_open_transaction_of_others(users: Users) -> None:
+    """Without rights: also by the short way of small requests."""
+    with users.connect("admin") as admin, users.connect("alice") as alice:
+        producer_id, epoch = open_transaction(admin, "t", transactional_id="id")
+        add: dict[str, Json] = {
+            "v3AndBelowTransactionalId": "id",
+            "v3AndBelowProducerId": producer_id,
+            "v3AndBelowProducerEpoch": epoch,
+            "v3AndBelowTopics": [{"name": "other", "partitions": [0]}],
+        }
+        answer = alice.call_json("AddPartitionsToTxn", 3, add)
+        assert f"'partitionErrorCode': {ID_DENIED}" in str(answer)
+        end: dict[str, Json] = {
+            "transactionalId": "id",
+            "producerId": producer_id,
+            "producerEpoch": epoch,
+            "committed": True,
+        }
+        for version in (1, 3, 5):
+            assert alice.call_json("EndTxn", version, end)["errorCode"] == ID_DENIED
+        assert admin.call_json("EndTxn", 3, end)["errorCode"] == 0
+
+
 def test_one_connection_does_not_remember_for_another_user(users: Users) -> None:
     allow(users, "alice", WRITE)
     with users.connect("alice") as alice, users.connect("bob") as bob:
