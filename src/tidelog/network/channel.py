@@ -227,16 +227,13 @@ class Channel:
             self._send_deferred_frame(request, frame)
             return
         responded = perf_counter_ns()
-        if not self.state and request.memory is None:
-            request.done = True
-            self._send_frame(request, frame, responded)
-        elif self.state == REQUEST_IN_PROGRESS and not self._batch and len(frame) <= BATCH_BYTES:
-            self._complete(request)
-            self._send_frame(request, frame, responded)
-            if not self.state & RESPONSE_PENDING:
-                self._resume()
-        else:
+        if self.state & ~REQUEST_IN_PROGRESS or self._batch:
             self._send_late(request, (frame,), responded)
+            return
+        was_busy = self._complete(request)
+        self._send_frame(request, frame, responded)
+        if was_busy:
+            self._resume()
 
     def _send_frame(self, request: Request, frame: bytes, responded: int) -> None:
         """Send a response with one call, if nothing is pending; the part that the peer does not take is."""
