@@ -8,9 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +22,9 @@ from click.testing import CliRunner
 from tests.spark.hands import Hands
 from tests.support.wait import eventually
 from tidelog.cli.pipeline import pipeline
+from tidelog.clients.blocking import LoopThread
 from tidelog.errors import NetworkException
+from tidelog.spark import cluster
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.options import Offsets
 from tidelog.spark.pipelines import progress, running_batch
@@ -246,3 +250,23 @@ def test_brokers_that_do_not_answer_give_no_number(monkeypatch: pytest.MonkeyPat
     ends: dict[int, Offsets] = {0: {("orders", 0): 60}}
     read = BatchRows(Link(), ends.get, 0, from_beginning=True)  # type: ignore[arg-type]
     assert read.number() is None
+
+
+def test_flows_that_begin_at_the_same_time_share_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    together = threading.Barrier(2)
+
+    class Loop(LoopThread):
+        def __init__(self, name: str) -> None:
+            threads.append(self)
+            with suppress(threading.BrokenBarrierError):
+                together.wait(0.2)  # passes only if another thread makes a second one
+            super().__init__(name)
+
+    monkeypatch.setattr(cluster, "LoopThread", Loop)
+    link = AdminLink({"bootstrap.servers": "127.0.0.1:1"})
+    with ThreadPoolExecutor(2) as pool:
+        opened = list(pool.map(lambda _: link._opened(), range(2)))
+    assert len(threads) == 1
+    assert opened[0] is opened[1]
+    link.close()

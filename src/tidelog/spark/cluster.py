@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Set
 from concurrent.futures import Future, wait
@@ -63,6 +64,9 @@ class OffsetAdmin(AsyncAdmin):
 
 class AdminLink:
     """One admin on its own thread, created on first use. After `close` the next use creates another."""
+
+    _opening = threading.Lock()
+    """The flows of a run share a link and begin at the same time. Of the class: Spark pickles links."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         names = admin_definition()
@@ -124,9 +128,10 @@ class AdminLink:
                 thread.close()
 
     def _opened(self) -> tuple[LoopThread, OffsetAdmin]:
-        if self._open is None:
-            self._open = (LoopThread("tidelog-spark-offsets"), OffsetAdmin(self._settings))
-        return self._open
+        with self._opening:
+            if self._open is None:
+                self._open = (LoopThread("tidelog-spark-offsets"), OffsetAdmin(self._settings))
+            return self._open
 
 
 class Cluster:

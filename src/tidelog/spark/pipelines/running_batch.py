@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 LOOK_SECONDS = 2.0
-ANSWER_SECONDS = 5.0
-"""The brokers have had the time of the micro-batch's writes already."""
+ANSWER_SECONDS = 30.0
+"""The brokers have had the time of the micro-batch's writes already, and have sent its records."""
 # The lines of an offset log before the lines of the sources: its version, and Spark's metadata.
 HEADER_LINES = 2
 
@@ -141,7 +141,7 @@ class BatchRows:
     def number(self) -> int | None:
         """The number of offsets of the micro-batch; None if its start is not known.
 
-        Waits a few seconds for brokers that have not answered yet.
+        Waits for brokers that have not answered yet.
         """
         if self._begin is None or self._end is None:
             return None
