@@ -10,14 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema
 
 from tests.spark.collected import START, example
 from tidelog.cli.main import main
 from tidelog.spark.pipelines import replay
 from tidelog.spark.pipelines.events import CREDITS, LOGINS, EventSchema
 from tidelog.spark.pipelines.replay import ReplayConflict, Replays, Selection
-from tidelog.spark.tables.delta_log import Snapshot
+from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
+from tidelog.spark.tables.store import Store
+from tidelog.spark.tables.task_files import Target, TaskFiles, WrittenFile
 
 COLUMNS = pa.schema(
     [
@@ -54,7 +56,13 @@ def event(schema: EventSchema, number: int, **fields: object) -> bytes:
 
 def quarantine(data: Path, rows: Iterable[dict[str, object]]) -> None:
     table = pa.Table.from_pylist(list(rows), schema=COLUMNS)
-    write_deltalake(str(data / "tables" / "quarantine"), table, mode="append", partition_by=["day"])
+    store = Store.of(None, data / "tables" / "quarantine")
+    snapshot = DeltaLog(store.uri).with_columns(Schema.from_arrow(COLUMNS), ("day",))
+    files = TaskFiles(Target(store, ("day",)))
+    for batch in table.to_batches():
+        files.take(batch)
+    adds = [WrittenFile.of(found).added() for found in files.close()]
+    snapshot.table.create_write_transaction(adds, "append", snapshot.table.schema(), ["day"])
 
 
 def rows(data: Path, table: str) -> list[dict[str, object]]:
@@ -70,7 +78,7 @@ def some(data: Path) -> None:
     """Five events that are good by now, in two tables, and two that are still bad."""
     quarantine(data, [bad(CREDITS, n, event(CREDITS, n)) for n in range(3)])
     quarantine(data, [bad(LOGINS, n, event(LOGINS, n)) for n in range(2)])
-    quarantine(data, [bad(CREDITS, 7, b"not JSON"), bad(CREDITS, 8, None)])
+    quarantine(data, [bad(CREDITS, 7, event(CREDITS, 7, version=100)), bad(CREDITS, 8, None)])
 
 
 def assert_replayed(data: Path) -> None:
@@ -79,7 +87,10 @@ def assert_replayed(data: Path) -> None:
     assert Replays(str(data)).unfinished() == []
 
 
-def test_good_events_move_to_their_tables_and_bad_ones_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["data", "data[1]", "{a}*b"])
+def test_good_events_move_to_their_tables_and_bad_ones_stay(tmp_path: Path, folder: str) -> None:
+    tmp_path = tmp_path / folder
+    tmp_path.mkdir()
     some(tmp_path)
     outcome = Replays(str(tmp_path)).run(ALL)
     assert outcome.good == {"credits": 3, "logins": 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.scale import scale
+from tests.tables.arrow_rows import frame, without_spark
+from tidelog.spark.pipelines import invitees
 from tidelog.spark.pipelines import rings as module
 from tidelog.spark.pipelines.alerts import Finding, ring_name
 from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS
+from tidelog.spark.pipelines.declare import Context
 from tidelog.spark.pipelines.rings import INVITATIONS, MOST_RINGS, RingSearch
 
 MINUTE = 60_000
@@ -189,3 +193,21 @@ def test_many_small_batches_are_kept_in_few_parts_of_less_than_a_hundred_bytes_a
     assert len(search._parts) <= 10, "a step looks into each part"
     arrays = sum(part.inviter.nbytes + part.invitee.nbytes + part.ts.nbytes for part in search._parts)
     assert (arrays + sum(part.names.nbytes for part in search._parts)) / len(search) < 100
+
+
+def test_the_history_forgets_what_was_decided_and_nothing_else(tmp_path: Path) -> None:
+    tables = without_spark(tmp_path)
+    hour, day = HOUR_MS, DAY_MS
+    kinds = [invitees.SPAN, invitees.EDGE, invitees.CLOCK]
+    kept = {(invitees.SPAN, 18 * hour), (invitees.EDGE, 3 * day), (invitees.CLOCK, 9 * day)}
+    old = {(invitees.SPAN, 12 * hour), (invitees.EDGE, 2 * day), (invitees.CLOCK, 8 * day)}
+    found = sorted(kept | old)
+    columns = {"kind": [kind for kind, _ in found], "slot": [slot for _, slot in found], "who": kinds * 2}
+    rows = frame({name: pa.array(values) for name, values in columns.items()})
+    by = invitees.PARTITION_BY
+    tables.write(rows, invitees.HISTORY, writer="w", batch=0, partition_by=by)
+    limits = {"idle_hours": 6, "silent_minutes": 60}
+    now = (10 * day + hour) * 1_000
+    invitees.forget(Context(tables.spark, limits, tables), 30 * hour - 1, 3 * day, now)
+    left = tables.delta(invitees.HISTORY).to_pyarrow_table().to_pylist()
+    assert {(row["kind"], row["slot"]) for row in left} == kept

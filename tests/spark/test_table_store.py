@@ -31,16 +31,20 @@ def no_setting(name: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("name", ["plain", "with space", "number#1", "what?", "grüße", "a+b", "x=y"])
-def test_a_local_folder_may_have_any_name_but_one_with_a_percent_sign(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["plain", "with space", "number#1", "what?", "grüße", "a+b", "x=y", "a*b", "{x}"]
+)
+def test_a_local_folder_may_have_any_name_but_some_signs(tmp_path: Path, name: str) -> None:
     store = Store.of(None, tmp_path / name)
     write_deltalake(store.below("credits").uri, ROWS, partition_by=["day"])
     assert store.names() == ["credits"]
     assert store.below("credits").is_table()
     assert store.below("credits").delta().to_pyarrow_table().num_rows == 2
     assert (tmp_path / name / "credits" / "_delta_log").is_dir()
-    with pytest.raises(TableError, match="percent sign"):
+    with pytest.raises(TableError, match="a percent sign in a folder's name"):
         Store.of(None, tmp_path / "50%41")
+    with pytest.raises(TableError, match="a backslash in a folder's name"):
+        Store.of(None, tmp_path / "a\\b")
 
 
 def test_a_local_folder_has_one_name_however_it_is_written(

@@ -150,7 +150,7 @@ class Backfill:
         files = write_files(wanted, Target(place, ("day",)))
         check_visible(name, place, files)
         now = int(time.time() * 1000)
-        adds = [AddAction(one.path, one.size, one.partition, now, True, one.statistics) for one in files]
+        adds = [one.added() for one in files]
         old = files_of_days(snapshot, days)
         removes = [RemoveAction(one.path, True, now, one.size, {"day": one.day}) for one in old]
         if adds or removes:

@@ -129,30 +129,22 @@ class MetricsTable:
 
         from tidelog.spark.tables.delta_log import DeltaLog
 
-        log, schema = DeltaLog(self.uri, self._store.options), Schema.from_arrow(arrow_schema())
-        table = (log.snapshot() if log.exists() else log.create(schema)).table
-        names = {field.name for field in table.schema().fields}
-        missing = [field for field in schema.fields if field.name not in names]
-        if missing:
-            table.alter.add_columns(missing)
-            table = log.snapshot().table
-        return table
+        log = DeltaLog(self.uri, self._store.options)
+        return log.with_columns(Schema.from_arrow(arrow_schema())).table
 
     def _commit(self, table: DeltaTable, records: Sequence[BatchRecord]) -> None:
         from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction
 
         from tidelog.spark.tables.task_files import Target, TaskFiles, WrittenFile
 
         files = TaskFiles(Target(self._store))
         files.put({}, arrow_rows(records))
         written = [WrittenFile.of(found) for found in files.close()]
-        now = int(time.time() * 1000)
         last: dict[str, int] = {}
         for record in records:
             last[record.app_id] = max(record.batch, last.get(record.app_id, -1))
         table.create_write_transaction(
-            [AddAction(file.path, file.size, {}, now, True, file.statistics) for file in written],
+            [file.added() for file in written],
             "append",
             table.schema(),
             [],

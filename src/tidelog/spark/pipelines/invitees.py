@@ -9,7 +9,7 @@ before it, so a replay decides the same. Closed spans and old invitations are re
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -235,8 +235,11 @@ def forget(context: Context, before: int, oldest_day: int, now: int) -> None:
     length = context.number("idle_hours") * HOUR_MS
     silent = now // 1_000 - context.number("silent_minutes") * MINUTE_MS
     old = {SPAN: before - 2 * length + 1, EDGE: oldest_day, CLOCK: silent - DAY_MS}
-    where = " or ".join(f"(kind = '{kind}' and slot < {at})" for kind, at in old.items())
-    context.tables.delete(HISTORY, where)
+    context.tables.delete(HISTORY, lambda values: is_old(str(values["kind"]), values["slot"], old))
+
+
+def is_old(kind: str, slot: object, old: Mapping[str, int]) -> bool:
+    return isinstance(slot, int) and kind in old and slot < old[kind]
 
 
 def idle_alerts(context: Context, before: int, watermark: int, now: int) -> DataFrame:

@@ -28,6 +28,7 @@ from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.store import Store
+from tidelog.spark.tables.task_files import Target, TaskFiles, WrittenFile
 from tidelog.spark.values import ERROR, Rows, parse
 
 if TYPE_CHECKING:
@@ -240,17 +241,25 @@ class Replays:
         log.attempt(snapshot, plan.batch, act, rewrites=True)
 
     def _add(self, plan: Plan, table: str, staged: Store) -> None:
-        from deltalake import Schema, write_deltalake
+        from deltalake import Schema
 
         log = self._log(table)
         events = _read(staged, table, None)
         events = events.drop_columns([f"_{name}" for name in POSITION])
-        snapshot = log.snapshot() if log.exists() else log.create(Schema.from_arrow(events.schema), ("day",))
+        snapshot = log.with_columns(Schema.from_arrow(events.schema), ("day",))
         if snapshot.has(plan.batch):
             return
+        # delta-rs' own writer panics in a folder with a square bracket in its name.
+        files = TaskFiles(Target(self._tables.below(table), snapshot.partition_by))
+        for batch in events.to_batches():
+            files.take(batch)
+        adds = [WrittenFile.of(found).added() for found in files.close()]
 
         def act(target: DeltaTable, properties: CommitProperties) -> None:
-            write_deltalake(target, events, mode="append", schema_mode="merge", commit_properties=properties)
+            columns = list(snapshot.partition_by)
+            target.create_write_transaction(
+                [*adds], "append", target.schema(), columns, commit_properties=properties
+            )
 
         # It removes nothing, but a backfill of these days from the same snapshot would have the events too.
         log.attempt(snapshot, plan.batch, act, rewrites=True)

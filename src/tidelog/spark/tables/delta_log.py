@@ -30,7 +30,7 @@ from tidelog.spark.tables.identity import (
     offsets_app,
     this_driver,
 )
-from tidelog.spark.tables.live_files import live_paths
+from tidelog.spark.tables.live_files import live_files, live_paths
 
 COMMIT_ATTEMPTS = 30
 """A driver gives up after so many refusals because of other writers. Each refusal is another writer's
@@ -181,6 +181,16 @@ class DeltaLog:
                 raise
         return self.snapshot()
 
+    def with_columns(self, schema: Schema, partition_by: Sequence[str] = ()) -> Snapshot:
+        """A snapshot of the table with at least these columns. Creates the table if it does not exist."""
+        snapshot = self.snapshot() if self.exists() else self.create(schema, partition_by)
+        names = {field.name for field in snapshot.table.schema().fields}
+        missing = [field for field in schema.fields if field.name not in names]
+        if missing:
+            snapshot.table.alter.add_columns(missing)
+            snapshot = self.snapshot()
+        return snapshot
+
     def snapshot(self, version: int | None = None, timestamp: str | datetime | None = None) -> Snapshot:
         """The newest version of the table, or that of a number or a moment. TableError if there is none."""
         try:
@@ -257,11 +267,28 @@ class DeltaLog:
             f"attempts, because other writers were faster: {first_line(refusal)}"
         )
 
-    def delete(self, snapshot: Snapshot, where: str) -> bool:
-        """Delete the rows that a predicate of SQL chooses; False if any rewrite was faster."""
+    def delete(self, snapshot: Snapshot, chosen: Callable[[Mapping[str, object]], bool]) -> bool:
+        """Delete the partitions whose values `chosen` accepts; False if any rewrite was faster.
+
+        delta-rs' own deletion panics in a folder with a square bracket in its name.
+        """
+        now = int(time.time() * 1000)
+        removes = [
+            RemoveAction(file.path, True, now, file.size, file.partition)
+            for file in live_files(snapshot.table)
+            if chosen(dict(file.values))
+        ]
+        if not removes:
+            return True
         fence = CommitProperties(app_transactions=[Transaction(REWRITE, snapshot.version)])
         try:
-            snapshot.table.delete(where, commit_properties=fence)
+            snapshot.table.create_write_transaction(
+                [*removes],
+                "append",
+                snapshot.table.schema(),
+                snapshot.table.metadata().partition_columns,
+                commit_properties=fence,
+            )
         except CommitFailedError:
             return False
         return True

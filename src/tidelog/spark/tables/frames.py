@@ -12,7 +12,8 @@ from tidelog.spark.tables.delta_log import Snapshot
 from tidelog.spark.tables.live_files import live_paths
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
 
 _NOT_ASCII = re.compile(r"%[89A-Fa-f][0-9A-Fa-f]")
 
@@ -26,15 +27,20 @@ def frame(spark: SparkSession, shape: Shape, place: str, snapshot: Snapshot) -> 
     paths = live_paths(snapshot.table)
     plain = [path for path in paths if not _NOT_ASCII.search(path)]
     # The base path lets Spark take the partition columns from the folders below it.
-    reader = spark.read.schema(shape.schema).option("basePath", place)
+    reader = plain_reader(spark, shape.schema).option("basePath", place)
     frames = [reader.parquet(*(f"{place}/{path}" for path in plain))] if plain else []
     for folder in sorted({path.rpartition("/")[0] for path in paths} - {p.rpartition("/")[0] for p in plain}):
         within = [f"{place}/{path}" for path in paths if path.rpartition("/")[0] == folder]
-        frames.append(_with_values(spark.read.schema(shape.schema).parquet(*within), shape, folder))
+        frames.append(_with_values(plain_reader(spark, shape.schema).parquet(*within), shape, folder))
     if not frames:
         return spark.createDataFrame([], shape.schema)
     columns = [f"`{name}`" for name in shape.schema.names]
     return reduce(lambda one, other: one.unionByName(other), (one.select(*columns) for one in frames))
+
+
+def plain_reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
+    """A reader of files by name. Without the option Spark takes a path with `[` or `*` for a pattern."""
+    return spark.read.schema(schema).option("__globPaths__", "false")
 
 
 def _with_values(rows: DataFrame, shape: Shape, folder: str) -> DataFrame:

@@ -49,10 +49,7 @@ def merge(
         done = Rewrite(store, table, _with_all_columns(table, rows), keys)
         written = done.run()
         now = int(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, dict(file.partition), now, True, file.statistics)
-            for file in written
-        ]
+        actions: list[AddAction | RemoveAction] = [file.added() for file in written]
         for file in done.replaced:
             actions.append(RemoveAction(file.path, True, now, file.size, file.partition))
         partition_by = table.metadata().partition_columns

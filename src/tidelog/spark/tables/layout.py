@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
@@ -24,6 +25,8 @@ def lay_out(store: Store, partition_by: Sequence[str]) -> int | None:
         snapshot = log.snapshot()
         if snapshot.partition_by == tuple(partition_by):
             return None
+        if store.is_local and re.search(r"[\[\]^|]", store.uri):
+            raise TableError(f"delta-rs cannot write the table again in {store.uri}: rename the folder first")
         if not keys_of(snapshot):
             raise TableError(f"table {log.name} has no keys: its folders stay as they are")
         before = _rows(snapshot)

@@ -313,8 +313,9 @@ def _local(text: str) -> str:
             raise TableError(f"tables cannot be in {text}: a file on {parts.netloc} has to be mounted here")
         path = unquote(parts.path)
     found = os.path.abspath(os.path.expanduser(path))
-    if "%" in found:
-        raise TableError(f"tables cannot be in {found}: a percent sign in a folder's name confuses readers")
+    for sign, name in (("%", "percent sign"), ("\\", "backslash")):
+        if sign in found:
+            raise TableError(f"tables cannot be in {found}: a {name} in a folder's name confuses readers")
     return found
 
 

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import logging
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from deltalake.transaction import AddAction
 
 from tidelog.spark.tables import keyed_merge
 from tidelog.spark.tables.columns import Shape, declared, nullable, shape_of
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError
-from tidelog.spark.tables.frames import frame
+from tidelog.spark.tables.frames import frame, plain_reader
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.live_files import LiveFile, live_files
 from tidelog.spark.tables.store import Store
@@ -156,18 +153,17 @@ class Tables:
     def _waiting(self, place: Store, files: Sequence[WrittenFile], schema: StructType) -> DataFrame:
         if spark_reads(self.spark, place):
             paths = (f"{place.spark_uri}/{file.path}" for file in files)
-            return self.spark.read.schema(schema).parquet(*paths)
+            return plain_reader(self.spark, schema).parquet(*paths)
         found = [LiveFile(file.path, file.size) for file in files]
         return frame_of_files(self.spark, place, found, schema)
 
-    def delete(self, table: str, where: str) -> bool:
-        """Delete the rows that a predicate of SQL chooses, without a batch.
+    def delete(self, table: str, chosen: Callable[[Mapping[str, object]], bool]) -> bool:
+        """Delete the partitions whose values `chosen` accepts, without a batch. Their files are not read.
 
-        Whole partitions are deleted without reading them. False if another writer has replaced files of the
-        table meanwhile: nothing is deleted then.
+        False if another writer has replaced files of the table meanwhile: nothing is deleted then.
         """
         with self.store.errors():
-            return self._log(table).delete(self._snapshot(table), where)
+            return self._log(table).delete(self._snapshot(table), chosen)
 
     def check(self, table: str, *, writer: str, batch: int, checkpoint: str, offsets: str = "") -> None:
         """Raise TableError if `write` would refuse this batch because of its checkpoint or its offsets."""
@@ -217,14 +213,10 @@ class Tables:
     def _commit(
         self, target: DeltaLog, snapshot: Snapshot, name: Batch, files: Sequence[WrittenFile]
     ) -> None:
-        now = int(time.time() * 1000)
         place = self.store.below(target.name)
         with self.store.errors():
             check_visible(target.name, place, files)
-            adds = [
-                AddAction(file.path, file.size, file.partition, now, True, file.statistics) for file in files
-            ]
-            target.commit(snapshot, name, adds)
+            target.commit(snapshot, name, [file.added() for file in files])
 
     def _delete(self, place: Store, files: Sequence[WrittenFile]) -> None:
         for file in files:

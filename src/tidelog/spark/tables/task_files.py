@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from tidelog.spark.tables.store import Store
 
 if TYPE_CHECKING:
     import pyarrow.fs
+    from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame
 
 ROW_GROUP_BYTES = 32 << 20
@@ -81,6 +83,13 @@ class WrittenFile:
     def of(cls, found: Mapping[str, Any]) -> WrittenFile:
         """The file of a row that `write_task` returned."""
         return cls(**{**found, "partition": json.loads(found["partition"])})
+
+    def added(self) -> AddAction:
+        """The action that adds the file to its table."""
+        from deltalake.transaction import AddAction  # tasks do not need it
+
+        now = int(time.time() * 1000)
+        return AddAction(self.path, self.size, dict(self.partition), now, True, self.statistics)
 
 
 def write_files(rows: DataFrame, target: Target) -> list[WrittenFile]:
