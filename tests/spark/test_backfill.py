@@ -199,6 +199,11 @@ def test_what_cannot_be_computed_by_itself_is_refused() -> None:
         refuse_state(Flow("a", source, plain.sinks, output_mode="update"), False)
     with pytest.raises(BackfillRefused, match="batch steps"):
         refuse_state(Flow("a", source, plain.sinks, batch_steps=(lambda rows, context, batch: rows,)), False)
+    with pytest.raises(BackfillRefused, match="flow a has expectations that quarantine or stop"):
+        refuse_state(Flow("a", source, plain.sinks, expect=(NotNull("a", "quarantine"),)), False)
+    warns = Table("t", partition_by=("day",), expect=(NotNull("a"),))
+    assert backfilled_sinks(Flow("a", source, (warns,))) == [warns], "only counted"
+    refuse_state(Flow("a", source, (warns,), expect=(NotNull("a"),)), False)
     with pytest.raises(BackfillRefused, match="no day from 2026-11-14 up to 2026-11-13"):
         Days(SECOND, FIRST)
 
