@@ -356,13 +356,13 @@ def test_a_new_checkpoint_and_other_offsets_are_refused(tmp_path: Path) -> None:
         tables.write(rows, "events", writer="w", batch=batch, checkpoint=checkpoint, offsets=offsets)
 
     write(0, "one", "[0]")
-    tables.check("events", writer="w", batch=1, checkpoint="one")
-    tables.check("nothing", writer="w", batch=1, checkpoint="one")
+    assert not tables.has("events", writer="w", batch=1, checkpoint="one")
+    assert not tables.has("nothing", writer="w", batch=1, checkpoint="one")
     for refused in (lambda: write(0, "two", "[0]"), lambda: write(0, "one", "[7]")):
         with pytest.raises(ForeignCheckpoint):
             refused()
     with pytest.raises(ForeignCheckpoint):
-        tables.check("events", writer="w", batch=0, checkpoint="two")
+        tables.has("events", writer="w", batch=0, checkpoint="two")
     assert numbers(tables) == Counter([0])
 
 

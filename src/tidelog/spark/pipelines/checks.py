@@ -6,8 +6,9 @@ rows before anything is written: the micro-batch is computed once, counted, and 
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from tidelog.spark.pipelines.expectations import (
     ExpectationFailed,
     Unique,
 )
+from tidelog.spark.tables.errors import VersionGone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,32 +47,57 @@ class Checks:
     expect: tuple[Expectation, ...]
     table: str = ""
     """The table of the rows; empty for the rows of the flow."""
+    tables: tuple[str, ...] = ()
+    """The tables that get the rows of the flow."""
 
     def _place(self, context: Context) -> str:
         return f"table {self.table}" if self.table else f"flow {context.writer}"
+
+    def _away(self, context: Context) -> Context:
+        """The context with the name under which rows go to the quarantine."""
+        place = f"/{self.table}" if self.table else ""
+        return replace(context, writer=f"{context.writer}/expect{place}")
+
+    def _is_written(self, context: Context, batch: int) -> bool:
+        tables = (self.table,) if self.table else self.tables
+        return any(context.tables.has(name, **context.written(batch)) for name in tables)
 
     @contextmanager
     def applied(self, rows: DataFrame, context: Context, batch: int) -> Iterator[DataFrame]:
         """The rows to write. Rows that fail with the action `quarantine` are in the quarantine by then.
 
-        Raises `ExpectationFailed` if a row fails with the action `stop`.
+        Raises `ExpectationFailed` if a row fails with the action `stop`. Rows that an earlier attempt of the
+        micro-batch has committed, to a table or to the quarantine, stay there: the expectations may be others
+        by now.
         """
-        if not self.expect:
+        here = self._away(context)
+        decided = context.first and context.tables.has(quarantine.TABLE, **here.written(batch))
+        if not self.expect and not decided:
             yield rows
             return
         marked, failures = self._marked(rows, context, batch)
-        if all(one.action == WARN for one in self.expect):
+        if all(one.action == WARN for one in self.expect) and not decided:
             yield context.counts.expectations(marked, failures).select(*rows.columns)
             return
         from pyspark.sql import functions as F
 
         names = [F.when(failed, F.lit(name)) for name, failed in failures.items()]
-        kept = marked.withColumn(FAILED, F.array_compact(F.array(*names))).persist()
+        kept = marked.withColumn(FAILED, F.array_compact(F.array(*names).cast("array<string>"))).persist()
         try:
             found = kept.select(F.explode(FAILED).alias("name")).groupBy("name").count().collect()
             failed = {str(row["name"]): int(row["count"]) for row in found}
-            self._stop_if_failed(failed, context)
+            written = context.first and self._is_written(context, batch)
+            if not written:
+                self._stop_if_failed(failed, context)
             context.counts.failed.update(failed)
+            before = _quarantined(here, batch) if decided else None
+            if before is not None:
+                context.counts.set_aside(before)
+                yield without(kept, rows.columns, before)
+                return
+            if written and not decided:  # no row was quarantined
+                yield kept.select(*rows.columns)
+                return
             away = [one.name for one in self.expect if one.action == QUARANTINE and one.name in failed]
             if away:
                 goes = F.arrays_overlap(FAILED, F.array(*[F.lit(name) for name in away]))
@@ -114,7 +141,10 @@ class Checks:
         marked = rows.withColumn(column, has_key & (place > 1))
         if unique.within == BATCH or not context.tables.exists(self.table):
             return marked
-        before = context.tables.read(self.table, without=(context.writer, batch)).select(*key)
+        try:
+            before = context.tables.read(self.table, without=(context.writer, batch)).select(*key)
+        except VersionGone:  # the table has the batch: its rows are only counted
+            return marked
         if unique.within == DAY:
             days = [row["day"] for row in rows.select("day").distinct().collect()]
             before = before.where(F.col("day").isin(days))
@@ -134,9 +164,7 @@ class Checks:
     def _quarantine(self, bad: DataFrame, columns: list[str], context: Context, batch: int) -> None:
         from pyspark.sql import functions as F
 
-        style = {"ignoreNullFields": "false", "timeZone": "UTC"}
-        own = [name for name in columns if name not in _METADATA]
-        text = F.to_json(F.struct(*[F.col(f"`{name}`") for name in own]), style)
+        text = _text([name for name in columns if name not in _METADATA])
         error = F.concat(F.lit(f"{self._place(context)} expects "), F.concat_ws(" and ", FAILED))
         partition, offset = (
             F.col(name) if name in columns else F.lit(None) for name in ("partition", "offset")
@@ -144,10 +172,8 @@ class Checks:
         timestamp = F.col("timestamp") if "timestamp" in columns else F.lit(None).cast("timestamp")
         fields = quarantine.bad_row(error, text.cast("binary"), partition, offset, timestamp)
         found = bad.select(fields.alias(quarantine.BAD), self._day(columns).alias("day"))
-        writer = f"{context.writer}/expect/{self.table}" if self.table else f"{context.writer}/expect"
-        here = replace(context, writer=writer)
         rows = found.select(f"{quarantine.BAD}.*", "day")
-        quarantine.write(rows, ",".join(context.topics), here, batch)
+        quarantine.write(rows, ",".join(context.topics), self._away(context), batch)
 
     def _day(self, columns: list[str]) -> Column:
         from pyspark.sql import functions as F
@@ -159,6 +185,44 @@ class Checks:
         return F.lit(datetime.now(UTC).date())
 
 
+def _quarantined(here: Context, batch: int) -> DataFrame | None:
+    """The rows that a micro-batch has quarantined; None if the quarantine no longer has their files."""
+    found = here.tables.added(quarantine.TABLE, _QUARANTINED, writer=here.writer, batch=batch)
+    if found is None:
+        words = "the quarantine's files of micro-batch %d of %s are gone: its rows are checked again"
+        log.warning(words, batch, here.writer)
+    return found
+
+
+def without(kept: DataFrame, columns: list[str], before: DataFrame) -> DataFrame:
+    """The rows of a micro-batch that an earlier attempt has not quarantined.
+
+    Rows are compared by the columns that both attempts have, and by the position in the log if there is one.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    some = before.select("raw").first()
+    if some is None:
+        return kept.select(*columns)
+    names = json.loads(some["raw"]).keys()
+    shared = StructType([field for field in kept.schema.fields if field.name in names])
+    as_now = F.from_json(F.col("raw").cast("string"), shared, {"timeZone": "UTC"})
+    by = ["_text", *(name for name in ("partition", "offset") if name in columns)]
+    away = before.withColumn("_text", F.to_json(as_now, _STYLE)).groupBy(*by).agg(F.count("*").alias("_away"))
+    place = F.row_number().over(Window.partitionBy(*by).orderBy("_text"))
+    numbered = kept.withColumn("_text", _text(shared.names)).withColumn("_place", place)
+    found = numbered.join(away, by, "left").where(F.col("_place") > F.coalesce("_away", F.lit(0)))
+    return found.select(*columns)
+
+
+def _text(columns: Sequence[str]) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in columns]), _STYLE)
+
+
 def _hashable(field: StructField) -> Column:
     """The column, as JSON if it has maps, which Spark does not hash."""
     from pyspark.sql import functions as F
@@ -167,4 +231,6 @@ def _hashable(field: StructField) -> Column:
     return F.to_json(column) if "map<" in field.dataType.simpleString() else column
 
 
+_STYLE = {"ignoreNullFields": "false", "timeZone": "UTC"}
+_QUARANTINED = ("error", "raw", "partition", "offset")
 _METADATA = frozenset({"partition", "offset", "timestamp", "_error", "_raw"})

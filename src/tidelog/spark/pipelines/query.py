@@ -227,12 +227,14 @@ class FlowQuery:
             offsets=offset_range(self._end_of, batch),
             counts=counts,
             unread=self._unread,
+            first=self._written < 0,
         )
         if self._written < 0:
             self._check_tables(context, batch)
         for step in self.flow.batch_steps:
             rows = step(rows, context, batch)
-        with Checks(self.flow.expect).applied(rows, context, batch) as rows:
+        tables = tuple(sink.name for sink in self.flow.sinks if isinstance(sink, Table))
+        with Checks(self.flow.expect, tables=tables).applied(rows, context, batch) as rows:
             several = len(self.flow.sinks) > 1
             if several:
                 rows = rows.persist()
@@ -276,7 +278,7 @@ class FlowQuery:
         """Raise TableError if a table refuses the first batch of this run, before any sink takes it."""
         for sink in self.flow.sinks:
             if isinstance(sink, Table):
-                context.tables.check(sink.name, **context.written(batch))
+                context.tables.has(sink.name, **context.written(batch))
 
     def _unread(self, batch: int) -> Collection[tuple[str, int]]:
         return () if self._watch is None else self._watch.unread(batch)

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidelog.spark.tables.errors import Fenced, ForeignCheckpoint, TableError
+from tidelog.spark.tables.errors import Fenced, ForeignCheckpoint, TableError, VersionGone
 from tidelog.spark.tables.identity import (
     METADATA,
     Batch,
@@ -202,7 +202,7 @@ class DeltaLog:
         except (DeltaError, ValueError) as error:
             if version is None and timestamp is None:
                 raise
-            raise TableError(
+            raise VersionGone(
                 f"table {self.name} has no version {version if version is not None else timestamp} (any "
                 f"more): {first_line(error)}"
             ) from error
@@ -218,11 +218,12 @@ class DeltaLog:
         batch: Batch,
         adds: Sequence[AddAction] = (),
         removes: Sequence[RemoveAction] = (),
+        aside: Sequence[str] | None = None,
     ) -> None:
         """Commit these files as a batch that `snapshot`, taken before the files were written, did not have.
 
-        Without files only the batch is recorded. Raises Fenced if another driver has written it since, and
-        TableError if a file to remove has been removed meanwhile.
+        Without files only the batch is recorded. `aside` names files that the batch put aside. Raises Fenced
+        if another driver has written it since, and TableError if a file to remove has been removed meanwhile.
         """
 
         def act(table: DeltaTable, properties: CommitProperties) -> None:
@@ -236,10 +237,17 @@ class DeltaLog:
                 commit_properties=properties,
             )
 
-        self.attempt(snapshot, batch, act, rewrites=bool(removes))
+        self.attempt(snapshot, batch, act, rewrites=bool(removes), aside=aside)
 
     def attempt(
-        self, snapshot: Snapshot, batch: Batch, act: Act, *, rewrites: bool, serial: bool = False
+        self,
+        snapshot: Snapshot,
+        batch: Batch,
+        act: Act,
+        *,
+        rewrites: bool,
+        serial: bool = False,
+        aside: Sequence[str] | None = None,
     ) -> None:
         """Call `act` on the snapshot, and on newer ones while other writers are faster.
 
@@ -249,7 +257,7 @@ class DeltaLog:
         attempt = uuid.uuid4().hex
         for _ in range(COMMIT_ATTEMPTS):
             try:
-                held = properties(batch, attempt, snapshot.version if rewrites else None)
+                held = properties(batch, attempt, snapshot.version if rewrites else None, aside)
                 if serial:
                     held.max_commit_retries = 0
                 act(snapshot.table, held)
@@ -324,14 +332,16 @@ class DeltaLog:
         return True
 
 
-def properties(batch: Batch, attempt: str, rewritten: int | None = None) -> CommitProperties:
+def properties(
+    batch: Batch, attempt: str, rewritten: int | None = None, aside: Sequence[str] | None = None
+) -> CommitProperties:
     """The properties of a batch's commit. `rewritten` is the version whose files the commit removes."""
     versions = batch.transactions
     if rewritten is not None:
         versions[REWRITE] = rewritten
     now = int(time.time() * 1000)
     return CommitProperties(
-        custom_metadata={METADATA: metadata_of(batch, this_driver(), attempt)},
+        custom_metadata={METADATA: metadata_of(batch, this_driver(), attempt, aside)},
         app_transactions=[Transaction(app, version, now) for app, version in versions.items()],
     )
 

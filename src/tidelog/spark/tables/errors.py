@@ -7,6 +7,10 @@ class TableError(ValueError):
     """A table cannot be written or read as asked."""
 
 
+class VersionGone(TableError):
+    """The log of the table has this version not, or no longer."""
+
+
 class Fenced(TableError):
     """Another driver has written this batch of this writer, or a later one. This driver has to stop."""
 

@@ -6,13 +6,14 @@ import hashlib
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
 METADATA = "tidelog"
 """The key of our entry in the custom metadata of a commit."""
+ASIDE_FILES = "aside"
 _APP = "tidelog:"
 _CHECKPOINT, _OFFSETS = ":checkpoint", ":offsets"
 
@@ -75,6 +76,8 @@ class Commit:
     batch: Batch
     driver: Driver
     attempt: str
+    aside: tuple[str, ...] | None = None
+    """The files of the rows that the batch put aside; None if the commit does not say."""
 
 
 def batch_app(writer: str) -> str:
@@ -101,9 +104,12 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 
-def metadata_of(batch: Batch, driver: Driver, attempt: str) -> dict[str, object]:
+def metadata_of(
+    batch: Batch, driver: Driver, attempt: str, aside: Sequence[str] | None = None
+) -> dict[str, object]:
     """Our entry in the custom metadata of a commit."""
     return {
+        **({} if aside is None else {ASIDE_FILES: list(aside)}),
         "writer": batch.writer,
         "batch": batch.number,
         "checkpoint": batch.checkpoint,
@@ -124,9 +130,13 @@ def commit_from(version: int, held: Mapping[str, object]) -> Commit | None:
     def text(name: str) -> str:
         return str(held.get(name, ""))
 
+    aside = held.get(ASIDE_FILES)
+    assert aside is None or isinstance(aside, list), "it is a list of paths"
+
     return Commit(
         version,
         Batch(text("writer"), int(text("batch")), text("checkpoint"), text("offsets")),
         Driver(text("host"), int(text("pid") or 0), text("started"), text("run")),
         text("attempt"),
+        None if aside is None else tuple(str(path) for path in aside),
     )

@@ -18,10 +18,11 @@ from tidelog.spark.tables import keyed_merge
 from tidelog.spark.tables.columns import Shape, declared, nullable, shape_of
 from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
-from tidelog.spark.tables.errors import TableError
+from tidelog.spark.tables.errors import TableError, VersionGone
 from tidelog.spark.tables.frames import frame, plain_reader
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.live_files import LiveFile, live_files
+from tidelog.spark.tables.log_writers import added_files
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, WrittenFile, check_visible, in_utc, write_files
 from tidelog.spark.tables.task_reads import frame_of_files, spark_reads
@@ -125,8 +126,9 @@ class Tables:
         """Write the rows whose `aside`, a struct, is null, and yield the structs of the others.
 
         The yielded rows have the fields of the struct and the columns of `partition_by`. The table's files do
-        not have the struct. The rows are computed once for both: the others wait in files, which are deleted
-        at the end of the `with` block. Only a batch that the table has already is computed again.
+        not have the struct. The rows are computed once for both: the others wait in files that the commit
+        names, and that are deleted after the `with` block. If that fails, they wait for the replay, which may
+        come from another version of the code. A replay computes the rows again only if the files are gone.
         """
         name = Batch(writer, batch, checkpoint, offsets)
         target = self._log(table)
@@ -135,27 +137,54 @@ class Tables:
         with self.store.errors():
             snapshot = declared(target, Shape(stored, tuple(partition_by)), self.store.check_commits)
             replayed = snapshot.has(name)
-        if replayed:
-            again = rows.where(f"`{aside}` IS NOT NULL").select(f"{aside}.*", *partition_by)
-            yield Aside(None, None if again.isEmpty() else again)
-            return
         place = self.store.below(table)
-        files = write_files(rows, Target(place, tuple(partition_by), aside))
-        waiting = [file for file in files if file.aside]
-        good = [file for file in files if not file.aside]
-        self._commit(target, snapshot, name, good)
-        try:
-            found = self._waiting(place, waiting, others) if waiting else None
-            yield Aside(sum(file.rows for file in good), found)
-        finally:
-            self._delete(place, waiting)
+        written: int | None = None
+        if replayed:
+            waiting = self._left_aside(snapshot, name, place)
+            if waiting is None:
+                again = rows.where(f"`{aside}` IS NOT NULL").select(f"{aside}.*", *partition_by)
+                yield Aside(None, None if again.isEmpty() else again)
+                return
+        else:
+            files = write_files(rows, Target(place, tuple(partition_by), aside))
+            waiting = [file.path for file in files if file.aside]
+            good = [file for file in files if not file.aside]
+            self._commit(target, snapshot, name, good, waiting)
+            written = sum(file.rows for file in good)
+        yield Aside(written, self._waiting(place, waiting, others) if waiting else None)
+        self._delete(place, waiting)
 
-    def _waiting(self, place: Store, files: Sequence[WrittenFile], schema: StructType) -> DataFrame:
+    def _left_aside(self, snapshot: Snapshot, name: Batch, place: Store) -> Sequence[str] | None:
+        """The files that the commit of a batch put aside; None if it is not known, or they are gone."""
+        with self.store.errors():
+            commit = snapshot.commit_of(name.writer, name.number)
+        paths = None if commit is None else commit.aside
+        return paths if paths is not None and self._has_files(place, paths) else None
+
+    def _has_files(self, place: Store, paths: Sequence[str]) -> bool:
+        with self.store.errors():
+            return all(one.is_file for one in place.files().get_file_info(list(paths)))
+
+    def _waiting(self, place: Store, paths: Sequence[str], schema: StructType) -> DataFrame:
         if spark_reads(self.spark, place):
-            paths = (f"{place.spark_uri}/{file.path}" for file in files)
-            return plain_reader(self.spark, schema).parquet(*paths)
-        found = [LiveFile(file.path, file.size) for file in files]
-        return frame_of_files(self.spark, place, found, schema)
+            return plain_reader(self.spark, schema).parquet(*(f"{place.spark_uri}/{path}" for path in paths))
+        return frame_of_files(self.spark, place, [LiveFile(path, 0) for path in paths], schema)
+
+    def added(self, table: str, columns: Sequence[str], *, writer: str, batch: int) -> DataFrame | None:
+        """Columns of the rows that a batch added to a table; None if its files are not known, or gone.
+
+        Partition columns are null.
+        """
+        from pyspark.sql.types import StructType
+
+        snapshot, place = self._snapshot(table), self.store.below(table)
+        with self.store.errors():
+            commit = snapshot.commit_of(writer, batch)
+            files = [] if commit is None else added_files(place, commit.version)
+        if commit is None or not self._has_files(place, [file.path for file in files]):
+            return None
+        schema = shape_of(snapshot).schema
+        return frame_of_files(self.spark, place, files, StructType([schema[name] for name in columns]))
 
     def delete(self, table: str, chosen: Callable[[Mapping[str, object]], bool]) -> bool:
         """Delete the partitions whose values `chosen` accepts, without a batch. Their files are not read.
@@ -165,10 +194,12 @@ class Tables:
         with self.store.errors():
             return self._log(table).delete(self._snapshot(table), chosen)
 
-    def check(self, table: str, *, writer: str, batch: int, checkpoint: str, offsets: str = "") -> None:
-        """Raise TableError if `write` would refuse this batch because of its checkpoint or its offsets."""
-        if self.exists(table):
-            self._snapshot(table).has(Batch(writer, batch, checkpoint, offsets))
+    def has(self, table: str, *, writer: str, batch: int, checkpoint: str = "", offsets: str = "") -> bool:
+        """Whether a table has this batch.
+
+        Raises TableError if `write` would refuse it because of its checkpoint or its offsets.
+        """
+        return self.exists(table) and self._snapshot(table).has(Batch(writer, batch, checkpoint, offsets))
 
     def read(
         self,
@@ -187,7 +218,7 @@ class Tables:
         if without is not None and snapshot.last_batch(without[0]) >= without[1]:
             commit = snapshot.commit_of(*without)
             if commit is None:
-                raise TableError(
+                raise VersionGone(
                     f"the log of table {table} has no commit of batch {without[1]} of {without[0]} (any "
                     "more): the table before that batch cannot be read"
                 )
@@ -211,19 +242,24 @@ class Tables:
             return self._log(table).snapshot(version, timestamp)
 
     def _commit(
-        self, target: DeltaLog, snapshot: Snapshot, name: Batch, files: Sequence[WrittenFile]
+        self,
+        target: DeltaLog,
+        snapshot: Snapshot,
+        name: Batch,
+        files: Sequence[WrittenFile],
+        aside: Sequence[str] | None = None,
     ) -> None:
         place = self.store.below(target.name)
         with self.store.errors():
             check_visible(target.name, place, files)
-            target.commit(snapshot, name, [file.added() for file in files])
+            target.commit(snapshot, name, [file.added() for file in files], aside=aside)
 
-    def _delete(self, place: Store, files: Sequence[WrittenFile]) -> None:
-        for file in files:
+    def _delete(self, place: Store, paths: Sequence[str]) -> None:
+        for path in paths:
             try:
-                place.files().delete_file(file.path)
+                place.files().delete_file(path)
             except OSError as error:  # a vacuum deletes it later
-                log.debug("%s is not deleted: %s", file.path, error)
+                log.debug("%s is not deleted: %s", path, error)
 
     def _log(self, table: str) -> DeltaLog:
         if not _TABLE_NAME.fullmatch(table):
