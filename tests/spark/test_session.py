@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pyspark
 import pytest
 
 from tests.spark.hands import Hands
 from tidelog.spark import session as module
+from tidelog.spark.pipelines.run_options import Options
+from tidelog.spark.pipelines.runner import start
 from tidelog.spark.session import (
     SparkMissing,
     java_version,
@@ -23,6 +26,10 @@ from tidelog.spark.session import (
     why_spark_cannot_run,
     worker_python,
 )
+from tidelog.spark.tables import TableError, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def fake_java(folder: Path, says: str) -> Path:
@@ -98,6 +105,20 @@ def test_versions_of_java_are_read(tmp_path: Path, says: str, version: int | Non
 def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert why_spark_cannot_run() == f"PySpark is not installed: {module.INSTALL_SPARK}"
+
+
+def test_spark_connect_is_refused_before_anything_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ConnectSession:
+        """As the session of Spark Connect: no subclass of SparkSession, and without a JVM."""
+
+    with pytest.raises(TableError, match="a session of Spark Connect has none here: make a session with a"):
+        Tables(cast("SparkSession", ConnectSession()), str(tmp_path))
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    with pytest.raises(SparkMissing, match="SPARK_REMOTE asks for Spark Connect, which has none here: unset"):
+        start(["collect"], Options(data=str(tmp_path / "data")))
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.fixture

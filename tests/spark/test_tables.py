@@ -6,6 +6,7 @@ What needs no Spark is in tests/tables: kills at every step, races of drivers, m
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -181,3 +182,24 @@ def test_a_task_that_fails_once_leaves_nothing_in_the_table(spark: SparkSession,
     assert numbers(tables) == Counter()
     tables.write(spark.range(10).toDF("n"), "events", writer="w", batch=0)
     assert numbers(tables) == Counter(range(10))
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda path: path.write_bytes(b"PAR1")], ids=["gone", "broken"]
+)
+def test_no_setting_of_the_session_leaves_rows_out(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    tables = Tables(spark, str(tmp_path))
+    tables.write(some(spark, 0), "events", writer="a", batch=0, partition_by=("day",))
+    settings = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+    for name in settings:
+        spark.conf.set(name, "true")
+    try:
+        found = tables.read("events")
+        damage(next((tmp_path / "events").rglob("*.parquet")))
+        with pytest.raises(Exception, match="FAILED_READ_FILE"):
+            found.collect()
+    finally:
+        for name in settings:
+            spark.conf.unset(name)

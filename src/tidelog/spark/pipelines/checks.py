@@ -163,13 +163,14 @@ class Checks:
 
     def _quarantine(self, bad: DataFrame, columns: list[str], context: Context, batch: int) -> None:
         from pyspark.sql import functions as F
+        from pyspark.sql.types import TimestampType  # "timestamp" may be the one without a zone
 
         text = _text([name for name in columns if name not in _METADATA])
         error = F.concat(F.lit(f"{self._place(context)} expects "), F.concat_ws(" and ", FAILED))
         partition, offset = (
             F.col(name) if name in columns else F.lit(None) for name in ("partition", "offset")
         )
-        timestamp = F.col("timestamp") if "timestamp" in columns else F.lit(None).cast("timestamp")
+        timestamp = F.col("timestamp") if "timestamp" in columns else F.lit(None).cast(TimestampType())
         fields = quarantine.bad_row(error, text.cast("binary"), partition, offset, timestamp)
         found = bad.select(fields.alias(quarantine.BAD), self._day(columns).alias("day"))
         rows = found.select(f"{quarantine.BAD}.*", "day")

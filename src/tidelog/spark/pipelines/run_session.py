@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -65,6 +66,11 @@ def check_spark() -> None:
     from tidelog.spark.session import SparkMissing, why_spark_cannot_run
 
     missing = why_spark_cannot_run()
+    if os.environ.get("SPARK_REMOTE"):
+        missing = (
+            "pipelines use the JVM of their driver, and SPARK_REMOTE asks for Spark Connect, which has none "
+            "here: unset it, and name the cluster with --master"
+        )
     if missing is not None:
         raise SparkMissing(missing)
 

@@ -39,8 +39,12 @@ def frame(spark: SparkSession, shape: Shape, place: str, snapshot: Snapshot) -> 
 
 
 def plain_reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
-    """A reader of files by name. Without the option Spark takes a path with `[` or `*` for a pattern."""
-    return spark.read.schema(schema).option("__globPaths__", "false")
+    """A reader of exactly these files, whatever the settings of the session are.
+
+    Otherwise Spark takes a path with `[` or `*` for a pattern, and may leave out files that it cannot read.
+    """
+    exactly = {"__globPaths__": "false", "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    return spark.read.schema(schema).options(**exactly)
 
 
 def _with_values(rows: DataFrame, shape: Shape, folder: str) -> DataFrame:

@@ -83,6 +83,8 @@ class Store:
     @classmethod
     def of(cls, spark: SparkSession | None, root: str | Path) -> Store:
         """The store of `root`. Raises TableError for a root that tables cannot be in."""
+        if spark is not None:
+            refuse_connect(spark)
         text = str(root)
         scheme = urlsplit(text).scheme.lower() if "://" in text or text.startswith("file:") else ""
         setting = _hadoop_settings(spark)
@@ -214,6 +216,17 @@ class Store:
             if self.options.get(name):
                 plain = plain.replace(self.options[name], _MASK)
         return plain
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """Raise TableError for a session of Spark Connect, which has no JVM in this process."""
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):
+        raise TableError(
+            "tables and pipelines use the JVM of the driver, and a session of Spark Connect has none here: "
+            "make a session with a master, such as tidelog.spark.session.session(master='spark://host:7077')"
+        )
 
 
 def s3_options(bucket: str, setting: Setting, environment: Mapping[str, str]) -> dict[str, str]:
