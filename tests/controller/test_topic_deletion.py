@@ -147,6 +147,25 @@ def test_a_broker_that_dies_during_the_deletion_gets_it_again() -> None:
     run(story())
 
 
+def test_a_late_answer_about_a_replica_that_a_reassignment_removed_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        rig = ControllerRig(1, 2, 3)
+        partition = rig.put("t", 0, [1, 2])
+        rig.transport.script(2, lambda _: success_metadata(), None)
+        await enqueue(rig, "t")
+        late = TopicDeletionStopReplicaResponseReceived(3, 103, 0, {partition: 0})
+        await rig.deletion.handle_stop_replica_response(late)
+        assert rig.replica_status(partition, 2) is STARTED
+        await broker_fails(rig, 2)
+        await broker_returns(rig, 2)
+        assert is_gone(rig, "t")
+
+    run(story())
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def success_metadata() -> UpdateMetadataResponse:
     return UpdateMetadataResponse()
 

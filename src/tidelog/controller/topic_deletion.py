@@ -115,8 +115,10 @@ class TopicDeletionManager:
         failed: list[PartitionAndReplica] = []
         deleted: list[PartitionAndReplica] = []
         for partition, error_code in event.partition_errors.items():
-            outcome = failed if event.error_code or error_code else deleted
-            outcome.append(PartitionAndReplica(*partition, event.broker_id))
+            replica = PartitionAndReplica(*partition, event.broker_id)
+            if self._context.replica_status(replica) is ReplicaStatus.NON_EXISTENT:
+                continue  # a reassignment removed it before the topic was to be deleted
+            (failed if event.error_code or error_code else deleted).append(replica)
         await self.fail_replicas(failed)
         if deleted:
             await self.complete_replicas(deleted)
