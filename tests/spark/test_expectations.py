@@ -75,19 +75,20 @@ def test_warnings_are_counted_while_the_rows_are_written(spark: SparkSession, tm
         ("o-1", 101, "a", DAY),
         ("xo-2", 100, "c", DAY),
         (None, None, None, DAY),
+        (None, None, None, DAY),  # a row without a key is no duplicate
         ("o-3", 0, "b", DAY),
         ("o-4\n", 1, "a", DAY),
     )
     assert counts.failed == {
-        "not_null(id)": 1,
+        "not_null(id)": 2,
         "range(amount, 0, 100)": 1,
         "one_of(kind)": 1,
         "matches(id)": 2,
         "paid": 1,
         "unique(id, batch)": 1,
     }
-    assert (counts.sinks, counts.quarantined) == ({"orders": 6}, 0)
-    assert batches.ids() == [None, "o-1", "o-1", "o-3", "o-4\n", "xo-2"]
+    assert (counts.sinks, counts.quarantined) == ({"orders": 7}, 0)
+    assert batches.ids() == [None, None, "o-1", "o-1", "o-3", "o-4\n", "xo-2"]
     assert batches.tables.read("orders").columns == ["id", "amount", "kind", "day"]
 
 
