@@ -149,3 +149,12 @@ def test_a_follower_serves_consumers_up_to_its_high_watermark(world: Replicated,
 def test_a_follower_refuses_older_consumers_and_followers(world: Replicated, follower: Partition) -> None:
     assert isinstance(consume(world, None).only.error, NotLeaderOrFollower)
     assert isinstance(consume(world, "b", replica_id=FOLLOWER).only.error, NotLeaderOrFollower)
+
+
+def test_a_consumer_without_a_rack_that_is_further_than_a_follower_looks_for_the_leader(
+    world: Replicated, follower: Partition
+) -> None:
+    assert isinstance(consume(world, "", 7).only.error, NotLeaderOrFollower)
+    assert not consume(world, "", 6).answered
+    follower.log_or_raise().truncate_fully_and_start_at(3, 0)
+    assert isinstance(consume(world, "", 2).only.error, OffsetOutOfRange)

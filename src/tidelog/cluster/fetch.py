@@ -22,6 +22,7 @@ from tidelog.errors import (
     InconsistentTopicId,
     KafkaError,
     KafkaStorageError,
+    NotLeaderOrFollower,
     OffsetOutOfRange,
     UnknownTopicId,
 )
@@ -91,6 +92,10 @@ def read_partition(
             return answer  # the follower has the whole log
     else:
         limit = last_stable_offset if params.isolation_level == READ_COMMITTED else high_watermark
+        if fetch_offset > log_end_offset and not partition.is_leader and not params.client_rack:
+            # A consumer with old metadata took this follower for the leader, whose log goes further. Kafka's
+            # error, OFFSET_OUT_OF_RANGE, would reset a consumer that sends no leader epoch.
+            raise NotLeaderOrFollower(f"{partition.name}: this follower's log ends at {log_end_offset}")
     read = log.read(fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one, reads=reads)
     answer.has_more = fetch_offset < limit
     answer.records = read.slice
