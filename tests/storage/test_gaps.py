@@ -72,6 +72,21 @@ def test_a_log_knows_where_a_gap_begins_until_it_ends_there(with_gap: Path) -> N
     assert offsets(log) == [0, 1, 2, 3]
 
 
+def test_a_log_that_is_cut_at_a_torn_batch_has_no_gap(with_gap: Path) -> None:
+    path = with_gap / "topic-0" / f"{2:020}.log"
+    path.write_bytes(path.read_bytes() + bytes(20))  # the beginning of the batch that is missing
+    log = Start(with_gap, COMPACTED).log
+    assert (log.log_end_offset, offsets(log)) == (3, [0, 1, 2])
+    assert log.gap is None
+
+
+def test_a_log_that_ends_where_its_gap_begins_has_none_once_a_follower_goes_on(with_gap: Path) -> None:
+    log = Start(with_gap, COMPACTED).log
+    log.gap = log.log_end_offset
+    log.forget_empty_epoch()
+    assert log.gap is None
+
+
 def test_any_other_log_ends_at_a_gap(with_gap: Path) -> None:
     assert offsets(Start(with_gap, DELETED).log) == [0, 1, 2]
 

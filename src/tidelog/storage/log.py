@@ -316,7 +316,13 @@ class Log:
         This replica was the leader and appended nothing before another one was elected: the new leader does
         not know the epoch.
         """
-        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        self._forget_end(self.log_end_offset)
+
+    def _forget_end(self, offset: int) -> None:
+        """The log ends at `offset`: forget leader epochs from there on, and a gap that begins there."""
+        self.leader_epochs.truncate_from_end(offset)
+        if self.gap is not None and offset <= self.gap:
+            self.gap = None
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log goes on, empty, at `offset`."""
@@ -361,9 +367,7 @@ class Log:
         local.log_end_offset = self.appender.next_offset = offset
         local.log_start_offset = min(local.log_start_offset, offset)
         flusher.recovery_point = min(flusher.recovery_point, offset)
-        self.leader_epochs.truncate_from_end(offset)
-        if self.gap is not None and offset <= self.gap:
-            self.gap = None
+        self._forget_end(offset)
         self.is_truncating = False
 
     # -- the end of its life in a folder

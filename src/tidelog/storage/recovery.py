@@ -485,7 +485,7 @@ def _recover(
         # A crash can lose the unsynced end of a segment although a later segment exists: the log ends there.
         # A gap in a compacted log is normal: the cleaner removed the records between.
         gap = following > next_offset >= loaded.recovery_point
-        if gap and keep_gaps and loaded.gap is None:
+        if gap and keep_gaps and not cut and loaded.gap is None:  # a log that is cut ends here
             loaded.gap = next_offset
         if cut or following < next_offset or (gap and not keep_gaps):
             _drop_segments(disk, directory, segments.remove_from(at + 1))
