@@ -19,10 +19,12 @@ from tests.storage.helpers import batch
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog.clients.connection import answer_body, request_frame
-from tidelog.errors import ErrorCode
+from tidelog.cluster.partition import Partition
+from tidelog.errors import ErrorCode, KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.storage.log_appender import TurnOutcome
 
 FOLLOWER = 1
 VERSION = 9
@@ -162,6 +164,25 @@ def test_a_leader_that_is_replaced_answers_what_waits(broker: ClusterBroker) -> 
     until(broker, lambda: waiting(broker) == 1)
     lead(broker, leader_epoch=1, leader=FOLLOWER)
     assert received(producer)[:2] == (1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_a_produce_does_not_wait_in_a_log_folder_that_failed_in_its_turn(
+    broker: ClusterBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_turn = Partition.write_turn
+
+    def failing(partition: Partition, now_ms: int) -> list[TurnOutcome]:
+        if partition.index == 0:
+            return write_turn(partition, now_ms)
+        broker.replicas.partitions_offline([("t", 0), ("t", 1)])
+        raise KafkaStorageError("the disk failed")
+
+    monkeypatch.setattr(Partition, "write_turn", failing)
+    producer = broker.connect(CLIENTS)
+    frames = [request_frame(body(index, timeout_ms=60_000), VERSION, index, "producer") for index in range(2)]
+    producer.send_bytes(b"".join(frames))
+    errors = [received(producer)[:2] for _ in range(2)]
+    assert errors == [(0, ErrorCode.KAFKA_STORAGE_ERROR), (1, ErrorCode.KAFKA_STORAGE_ERROR)]
 
 
 def test_a_duplicate_is_answered_when_the_original_is_committed(broker: ClusterBroker) -> None:

@@ -97,7 +97,12 @@ class CommitWaits:
         key = (partition.topic, partition.index)
         purgatory = self._replicas.produce_purgatory
         log = partition.log
-        if log is not None and partition.is_leader and log.high_watermark < waits[0].offset:
+        if (
+            log is not None
+            and partition.is_leader
+            and not partition.offline
+            and log.high_watermark < waits[0].offset
+        ):
             purgatory.watch(operation, (key,), wait_ms)  # as nearly always: the batch was just written
         else:
             purgatory.try_complete_else_watch(operation, (key,), wait_ms)
