@@ -33,6 +33,7 @@ from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import Message
 from tidelog.server.apis.transactions import add_partitions_to_txn, write_txn_markers
+from tidelog.server.audit import AuditLog
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ class TransactionNode:
         def serve(node: Node, request: SimpleNamespace, body: Message) -> Generator[None, None, Any]:
             services = SimpleNamespace(
                 authorizer=None,
+                audit=AuditLog(),
                 transactions=self.coordinator,
                 metadata=node.metadata,
                 respond=lambda request, answer: request.respond(answer),

@@ -370,7 +370,7 @@ def write_txn_markers(
             outcomes[slot][partition] = 0 if error is None else error.code
             left -= 1
             if not left:
-                if is_of_client:
+                if is_audited:
                     _audit_markers(services, request, body, outcomes)
                 services.respond(request, finish())
 
@@ -388,7 +388,8 @@ def write_txn_markers(
 
     may_alter = is_allowed(services, request, ALTER, CLUSTER, tell_denied=False)
     may_act_as_broker = is_allowed(services, request, CLUSTER_ACTION, CLUSTER, tell_denied=not may_alter)
-    is_of_client = not (may_act_as_broker and _is_of_coordinator(services, request))
+    # Only an administrator's markers are a change of its own. A coordinator's end a client's transaction.
+    is_audited = services.audit.is_on and not (may_act_as_broker and _is_of_coordinator(services, request))
     if not (may_alter or may_act_as_broker):
         code = ClusterAuthorizationFailed.code
         for marker, codes in zip(body.markers, outcomes, strict=True):
