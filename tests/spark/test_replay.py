@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, Schema
@@ -15,9 +17,10 @@ from deltalake import DeltaTable, Schema
 from tests.spark.collected import START, example
 from tidelog.cli.main import main
 from tidelog.spark.pipelines import replay
-from tidelog.spark.pipelines.events import CREDITS, LOGINS, EventSchema
+from tidelog.spark.pipelines.events import CREDITS, LOGINS, EventSchema, Kind
 from tidelog.spark.pipelines.replay import ReplayConflict, Replays, Selection
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
+from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, TaskFiles, WrittenFile
 
@@ -108,6 +111,57 @@ def test_events_join_those_that_the_table_has(tmp_path: Path) -> None:
     quarantine(tmp_path, [bad(CREDITS, 20, event(CREDITS, 20))])
     assert Replays(str(tmp_path)).run(ALL).good == {"credits": 1}
     assert ids(tmp_path, "credits") == ["e-0", "e-1", "e-2", "e-20"]
+
+
+def with_kind(monkeypatch: pytest.MonkeyPatch, name: str, kind: Kind) -> EventSchema:
+    """From now on this field of credits has another type."""
+    fields = tuple(replace(one, kind=kind) if one.name == name else one for one in CREDITS.fields)
+    schema = replace(CREDITS, fields=fields)
+    monkeypatch.setattr(
+        replay, "LOGS", tuple(schema if one.table == schema.table else one for one in replay.LOGS)
+    )
+    return schema
+
+
+def test_an_integer_is_replayed_as_the_type_of_the_table_if_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some(tmp_path)
+    Replays(str(tmp_path)).run(ALL)
+    wide = with_kind(monkeypatch, "version", Kind.LONG)
+    quarantine(tmp_path, [bad(wide, 20, event(wide, 20))])
+    assert Replays(str(tmp_path)).run(ALL).good == {"credits": 1}
+    files = (tmp_path / "tables" / "credits").glob("day=*/*.parquet")
+    assert [pq.read_schema(file).field("version").type for file in files] == [pa.int32()] * 2
+    with_kind(monkeypatch, "version", Kind.INT)
+    quarantine(tmp_path, [bad(CREDITS, 21, event(CREDITS, 21))])
+    assert Replays(str(tmp_path)).run(ALL).good == {"credits": 1}
+    assert len(ids(tmp_path, "credits")) == 5
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (Kind.LONG, 3_000_000_000, "column amount is integer in table credits and long in the rows"),
+        (Kind.STRING, "7", "column amount is integer in table credits and string in the rows"),
+    ],
+)
+def test_an_event_that_its_table_cannot_hold_stays_in_the_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, value: object, words: str, dry_run: bool
+) -> None:
+    narrow = with_kind(monkeypatch, "amount", Kind.INT)
+    quarantine(tmp_path, [bad(narrow, 0, event(narrow, 0))])
+    Replays(str(tmp_path)).run(ALL)
+    schema = with_kind(monkeypatch, "amount", kind)
+    quarantine(tmp_path, [bad(schema, 20, event(schema, 20, amount=value)), bad(LOGINS, 1, event(LOGINS, 1))])
+    for _ in range(2):
+        with pytest.raises(TableError, match=words):
+            Replays(str(tmp_path)).run(ALL, dry_run=dry_run)
+    assert sorted(row["offset"] for row in rows(tmp_path, "quarantine")) == [1, 20]  # type: ignore[type-var]
+    assert (ids(tmp_path, "credits"), ids(tmp_path, "logins")) == (["e-0"], [])
+    assert Replays(str(tmp_path))._folder.names() == [], "no file of the replay is left"
+    assert Replays(str(tmp_path)).run(Selection(0, topic=LOGINS.topic)).good == {"logins": 1}
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:

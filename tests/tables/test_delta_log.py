@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Field, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
@@ -338,3 +338,18 @@ def test_the_writers_of_a_table_are_known_when_their_commits_are_gone(tmp_path: 
     log.snapshot().table.create_checkpoint()
     assert writers_of(place, log.snapshot(2)) == {"first", "second"}
     assert writers_of(place, log.snapshot()) == {"first", "second", "third"}
+
+
+def test_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
+    log = DeltaLog(str(tmp_path / "counts"))
+    one = pa.field("n", pa.int32(), nullable=False)
+    counts = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
+    log.with_columns(Schema.from_arrow(pa.schema([one, ("counts", counts)])))
+    looser = pa.schema(
+        [pa.field("n", pa.int32(), metadata={"comment": "c"}), ("counts", pa.map_("utf8", "int64"))]
+    )
+    assert log.with_columns(Schema.from_arrow(looser)).version == 0, "nothing was added"
+    with pytest.raises(TableError, match="column n is integer in table counts and long in the rows"):
+        log.with_columns(Schema.from_arrow(pa.schema([("n", pa.int64())])))
+    with pytest.raises(TableError, match=r'column counts is .*"valueType": "long".* and .*"integer"'):
+        log.with_columns(Schema.from_arrow(pa.schema([("counts", pa.map_(pa.string(), pa.int32()))])))

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from tidelog.spark.pipelines import quarantine
 from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.events import LOGS, EventSchema
-from tidelog.spark.tables.delta_log import DeltaLog
+from tidelog.spark.tables.delta_log import DeltaLog, Snapshot, check_types
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.store import Store
@@ -105,7 +105,8 @@ class Replays:
     def run(self, selection: Selection, *, dry_run: bool = False) -> Outcome:
         """Replay the selected events that are good by now; with `dry_run` only count them.
 
-        Finish unfinished replays first. Raises `ReplayConflict` if another replay takes the same events.
+        Finish unfinished replays first. Raises `ReplayConflict` if another replay takes the same events, and
+        TableError if a table has other types than its events: nothing is replayed then.
         """
         if not dry_run:
             for plan in self.unfinished():
@@ -114,7 +115,11 @@ class Replays:
         if not self._log(quarantine.TABLE).exists():
             return Outcome()
         plan_id = f"{int(time.time() * 1000):x}-{uuid.uuid4().hex[:8]}"
-        outcome = self._stage(selection, None if dry_run else plan_id)
+        try:
+            outcome = self._stage(selection, None if dry_run else plan_id)
+        except TableError:
+            self._forget(plan_id)
+            raise
         if not dry_run and outcome.replayed:
             plan = Plan(plan_id, time.time(), outcome.good)
             self._record(plan)
@@ -125,6 +130,8 @@ class Replays:
 
     def _stage(self, selection: Selection, plan_id: str | None) -> Outcome:
         """Parse the selected events, and write the good ones to the plan's folder."""
+        from deltalake import Schema
+
         outcome = Outcome()
         writers: dict[str, pq.ParquetWriter] = {}
         streams: list[pa.NativeFile] = []
@@ -134,11 +141,16 @@ class Replays:
                 if selection.topic not in (None, schema.topic):
                     continue
                 parser = _Parser(schema)
+                log = self._log(schema.table)
+                there = log.snapshot() if log.exists() else None
                 for rows in self._quarantined(schema, selection):
                     good, errors = parser.sort_out(rows)
                     outcome.bad.update(errors)
                     if not good.num_rows:
                         continue
+                    if there is not None:
+                        good = _fitted(good, there)
+                        check_types(there, Schema.from_arrow(good.schema))
                     outcome.good[schema.table] = outcome.good.get(schema.table, 0) + good.num_rows
                     if plan_id is not None:
                         if schema.table not in writers:
@@ -246,6 +258,8 @@ class Replays:
         log = self._log(table)
         events = _read(staged, table, None)
         events = events.drop_columns([f"_{name}" for name in POSITION])
+        if log.exists():  # it may have got its columns since the plan
+            events = _fitted(events, log.snapshot())
         snapshot = log.with_columns(Schema.from_arrow(events.schema), ("day",))
         if snapshot.has(plan.batch):
             return
@@ -305,6 +319,17 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 def _read(staged: Store, table: str, columns: Sequence[str] | None) -> pa.Table:
     return pq.read_table(f"{table}.parquet", columns=columns, filesystem=staged.files())
+
+
+def _fitted(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
+    """The rows with the integers of the table's size, in columns whose values all fit."""
+    types = pa.schema(snapshot.table.schema().to_arrow())
+    for at, (name, column) in enumerate(zip(rows.column_names, rows.columns, strict=True)):
+        wanted = types.field(name).type if name in types.names else column.type
+        if wanted != column.type and pa.types.is_integer(wanted) and pa.types.is_integer(column.type):
+            with suppress(pa.ArrowInvalid):
+                rows = rows.set_column(at, name, column.cast(wanted))
+    return rows
 
 
 def _of_collect(table: DeltaTable) -> str:

@@ -8,12 +8,13 @@ batch a second time.) After a refusal the driver looks again who has written wha
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -41,6 +42,7 @@ the second, which it would not do for removals without a change of data: both wo
 MIGRATION = "tidelog:migration"
 """The application id of the first commit of a migrated table."""
 _HISTORY = (20, 500, None)
+_BESIDE_TYPES = ("nullable", "containsNull", "valueContainsNull", "metadata")
 
 Act = Callable[[DeltaTable, CommitProperties], None]
 """Commits from a snapshot with these properties. Raises CommitFailedError if Delta refuses it."""
@@ -182,8 +184,12 @@ class DeltaLog:
         return self.snapshot()
 
     def with_columns(self, schema: Schema, partition_by: Sequence[str] = ()) -> Snapshot:
-        """A snapshot of the table with at least these columns. Creates the table if it does not exist."""
+        """A snapshot of the table with at least these columns. Creates the table if it does not exist.
+
+        Raises TableError if a column of the table has another type.
+        """
         snapshot = self.snapshot() if self.exists() else self.create(schema, partition_by)
+        check_types(snapshot, schema)
         names = {field.name for field in snapshot.table.schema().fields}
         missing = [field for field in schema.fields if field.name not in names]
         if missing:
@@ -330,6 +336,33 @@ class DeltaLog:
         except CommitFailedError:
             return False
         return True
+
+
+def check_types(snapshot: Snapshot, schema: Schema) -> None:
+    """Raise TableError if a column has another type in the table. Nullability and metadata do not count."""
+    types = {field.name: _plain_type(field) for field in snapshot.table.schema().fields}
+    for field in schema.fields:
+        known, wanted = types.get(field.name), _plain_type(field)
+        if known is not None and known != wanted:
+            raise TableError(
+                f"column {field.name} is {known} in table {snapshot.name} and {wanted} in the rows: "
+                "files with both cannot be read"
+            )
+
+
+def _plain_type(field: Field) -> str:
+    """The type of a column by Delta's name for it; that of a nested column as JSON."""
+    found = _required(json.loads(field.type.to_json()))
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _required(kind: object) -> object:
+    """A type as JSON, without the parts that say what may be null, and without metadata."""
+    if isinstance(kind, list):
+        return [_required(one) for one in kind]
+    if isinstance(kind, dict):
+        return {name: _required(value) for name, value in kind.items() if name not in _BESIDE_TYPES}
+    return kind
 
 
 def properties(
