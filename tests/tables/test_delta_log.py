@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 
 from tests.tables.delta_files import EVENTS, add, new_log, remove, rows, write
 from tidelog.spark.tables import delta_log
-from tidelog.spark.tables.delta_log import DeltaLog
+from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import Fenced, ForeignCheckpoint, TableError
 from tidelog.spark.tables.identity import Batch, batch_app, this_driver
 from tidelog.spark.tables.live_files import live_paths
@@ -353,3 +353,25 @@ def test_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
         log.with_columns(Schema.from_arrow(pa.schema([("n", pa.int64())])))
     with pytest.raises(TableError, match=r'column counts is .*"valueType": "long".* and .*"integer"'):
         log.with_columns(Schema.from_arrow(pa.schema([("counts", pa.map_(pa.string(), pa.int32()))])))
+
+
+@pytest.mark.parametrize("kind", ["long", "string"])
+def test_columns_that_another_writer_adds_at_the_same_moment_are_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    log = new_log(tmp_path)
+    wanted = Schema([*EVENTS.fields, Field("added", PrimitiveType("long"))])
+    real = DeltaLog.snapshot
+
+    def meanwhile(self: DeltaLog) -> Snapshot:
+        found = real(self)
+        monkeypatch.undo()
+        DeltaTable(log.uri).alter.add_columns(Field("added", PrimitiveType(kind)))
+        return found
+
+    monkeypatch.setattr(DeltaLog, "snapshot", meanwhile)
+    if kind == "long":
+        assert log.with_columns(wanted).table.schema().fields == wanted.fields
+    else:
+        with pytest.raises(TableError, match=r"column added is string in table .* and long in the rows"):
+            log.with_columns(wanted)

@@ -12,6 +12,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
@@ -189,13 +190,16 @@ class DeltaLog:
         Raises TableError if a column of the table has another type.
         """
         snapshot = self.snapshot() if self.exists() else self.create(schema, partition_by)
-        check_types(snapshot, schema)
-        names = {field.name for field in snapshot.table.schema().fields}
-        missing = [field for field in schema.fields if field.name not in names]
-        if missing:
-            snapshot.table.alter.add_columns(missing)
+        while True:
+            check_types(snapshot, schema)
+            names = {field.name for field in snapshot.table.schema().fields}
+            missing = [field for field in schema.fields if field.name not in names]
+            if not missing:
+                return snapshot
+            # Another writer may change the columns at the same moment: look at them again.
+            with suppress(CommitFailedError):
+                snapshot.table.alter.add_columns(missing)
             snapshot = self.snapshot()
-        return snapshot
 
     def snapshot(self, version: int | None = None, timestamp: str | datetime | None = None) -> Snapshot:
         """The newest version of the table, or that of a number or a moment. TableError if there is none."""
