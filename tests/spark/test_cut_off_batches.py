@@ -6,6 +6,7 @@ Each row is in one of the two then, as the first attempt decided. Without decisi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tidelog.spark.pipelines import quarantine
 from tidelog.spark.pipelines.batch_counts import BatchCounts
 from tidelog.spark.pipelines.checks import Checks
 from tidelog.spark.pipelines.declare import Context, Table
-from tidelog.spark.pipelines.expectations import Expectation, ExpectationFailed, NotNull, Range, Unique
+from tidelog.spark.pipelines.expectations import Check, Expectation, ExpectationFailed, NotNull, Range, Unique
 from tidelog.spark.pipelines.query import Place, write_sink
 from tidelog.spark.tables import Tables
 from tidelog.spark.tables.delta_log import DeltaLog
@@ -56,9 +57,7 @@ class Data:
         self.spark, self.root, self.tables = spark, root, Tables(spark, str(root))
 
     def context(self) -> Context:
-        return Context(
-            self.spark, {}, self.tables, "mine", writer="mine/orders", topics=("orders",)
-        )
+        return Context(self.spark, {}, self.tables, "mine", writer="mine/orders", topics=("orders",))
 
     def collect(self, *bad: str) -> BatchCounts:
         """Batch 0: the events a, b and c, as a sink that sorts them out. These are bad by its schema."""
@@ -79,9 +78,12 @@ class Data:
 
     def check(self, *expect: Expectation, keys: tuple[str, ...] = (), more: str = "") -> BatchCounts:
         """Batch 0: rows with the amounts 1, 5 and 5 into a table with these expectations."""
+        return self.write(self.amounts(more), *expect, keys=keys)
+
+    def write(self, rows: DataFrame, *expect: Expectation, keys: tuple[str, ...] = ()) -> BatchCounts:
+        """Batch 0: these rows into a table with these expectations."""
         context = self.context()
-        sink = Table("orders", keys=keys, expect=expect)
-        write_sink(sink, self.amounts(more), context, "mine/orders/orders", 0, PLACE)
+        write_sink(Table("orders", keys=keys, expect=expect), rows, context, "mine/orders/orders", 0, PLACE)
         return context.counts
 
     def amounts(self, more: str = "") -> DataFrame:
@@ -172,6 +174,22 @@ def test_a_row_that_failed_an_expectation_stays_in_the_quarantine_alone(
     counts = data.check(*now, more=more)
     assert (data.ids(), data.quarantined()) == (["a"], ["b", "b"])
     assert (counts.quarantined, counts.sinks) == (2, {"orders": 1})
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["map(n, n)", "named_struct('of', array(map(date_add(DATE'2026-11-15', n), map(n / 3, n))))"],
+    ids=["map", "nested"],
+)
+def test_rows_are_told_apart_by_maps_whatever_their_keys_are(data: Data, column: str) -> None:
+    query = f"SELECT 'a' AS id, {column} AS found FROM VALUES (1), (2), (3) AS t(n)"
+    rows = data.spark.sql(query).coalesce(1)
+    with killed_at_commit_of("orders"):
+        data.write(rows, Check("small", "to_json(struct(found)) NOT LIKE '%:2}%'", "quarantine"))
+    assert data.quarantined() == ["a"]
+    data.write(rows)
+    left = data.tables.read("orders").selectExpr("to_json(struct(found)) AS text").collect()
+    assert sorted(re.findall(r":(\d)}", row["text"]) for row in left) == [["1"], ["3"]]
 
 
 def test_of_equal_rows_one_is_in_the_table_and_the_other_in_the_quarantine(data: Data) -> None:

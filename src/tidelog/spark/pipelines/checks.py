@@ -32,7 +32,7 @@ from tidelog.spark.tables.errors import VersionGone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import DataType, StructField, StructType
 
 FAILED = "_failed"
 """The names of the expectations that a row fails, while a micro-batch is checked."""
@@ -209,7 +209,7 @@ def without(kept: DataFrame, columns: list[str], before: DataFrame) -> DataFrame
         return kept.select(*columns)
     names = json.loads(some["raw"]).keys()
     shared = StructType([field for field in kept.schema.fields if field.name in names])
-    as_now = F.from_json(F.col("raw").cast("string"), shared, {"timeZone": "UTC"})
+    as_now = F.from_json(F.col("raw").cast("string"), _in_json(shared), {"timeZone": "UTC"})
     by = ["_text", *(name for name in ("partition", "offset") if name in columns)]
     away = before.withColumn("_text", F.to_json(as_now, _STYLE)).groupBy(*by).agg(F.count("*").alias("_away"))
     place = F.row_number().over(Window.partitionBy(*by).orderBy("_text"))
@@ -222,6 +222,25 @@ def _text(columns: Sequence[str]) -> Column:
     from pyspark.sql import functions as F
 
     return F.to_json(F.struct(*[F.col(f"`{name}`") for name in columns]), _STYLE)
+
+
+def _in_json(schema: StructType) -> StructType:
+    """The columns whose values have the same JSON, with text as the keys of maps: Spark parses no others."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(field.name, _type_in_json(field.dataType)) for field in schema.fields])
+
+
+def _type_in_json(kind: DataType) -> DataType:
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    if isinstance(kind, StructType):
+        return _in_json(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_type_in_json(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(StringType(), _type_in_json(kind.valueType))
+    return kind
 
 
 def _hashable(field: StructField) -> Column:
