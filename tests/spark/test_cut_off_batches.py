@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,7 +114,7 @@ class Data:
                 partition_by=log.snapshot().partition_by,
             )
             upkeep.round()
-        assert log.snapshot().commit_of("mine/orders", 0) is None
+        assert all(commit.batch.writer == "other" for commit in log.snapshot().commits())
 
 
 _FIELDS = ("error", "raw", "partition", "offset", "timestamp")
@@ -190,6 +191,42 @@ def test_rows_are_told_apart_by_maps_whatever_their_keys_are(data: Data, column:
     data.write(rows)
     left = data.tables.read("orders").selectExpr("to_json(struct(found)) AS text").collect()
     assert sorted(re.findall(r":(\d)}", row["text"]) for row in left) == [["1"], ["3"]]
+
+
+@pytest.mark.parametrize("now", [(), (Range("amount", 3, 9, "quarantine"),)], ids=["none", "other"])
+def test_a_row_stays_in_the_quarantine_when_its_log_no_longer_has_the_commit(
+    data: Data, now: tuple[Expectation, ...]
+) -> None:
+    with killed_at_commit_of("orders"):
+        data.check(LARGE)
+    data.forget("quarantine")
+    data.check(*now)
+    assert (data.ids(), data.quarantined()) == (["a"], ["b", "b"])
+
+
+@pytest.mark.parametrize("gone", ["rows", "column"])
+def test_when_the_rows_are_gone_from_the_quarantine_they_are_checked_again(
+    data: Data, caplog: pytest.LogCaptureFixture, gone: str
+) -> None:
+    """Tables of earlier versions have no numbers of micro-batches."""
+    with killed_at_commit_of("orders"):
+        data.check(LARGE)
+    if gone == "rows":
+        assert data.tables.delete("quarantine", lambda values: True)
+    else:
+        old = data.tables.read("quarantine").drop("batch").toArrow()
+        shutil.rmtree(data.root / "quarantine")
+        context = data.context()
+        data.tables.write(
+            data.spark.createDataFrame(old),
+            "quarantine",
+            partition_by=("day",),
+            **{**context.written(0), "writer": "mine/orders/expect/orders"},
+        )
+    data.check(LARGE)
+    assert data.ids() == ["a"]
+    assert data.quarantined() == ([] if gone == "rows" else ["b", "b"])
+    assert "the quarantine has micro-batch 0 of mine/orders/expect/orders without its rows" in caplog.text
 
 
 def test_of_equal_rows_one_is_in_the_table_and_the_other_in_the_quarantine(data: Data) -> None:

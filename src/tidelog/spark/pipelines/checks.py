@@ -187,11 +187,15 @@ class Checks:
 
 
 def _quarantined(here: Context, batch: int) -> DataFrame | None:
-    """The rows that a micro-batch has quarantined; None if the quarantine no longer has their files."""
-    found = here.tables.added(quarantine.TABLE, _QUARANTINED, writer=here.writer, batch=batch)
+    """The rows that a micro-batch has quarantined; None if somebody has deleted them."""
+    found = quarantine.rows_of(here, batch)
     if found is None:
-        words = "the quarantine's files of micro-batch %d of %s are gone: its rows are checked again"
-        log.warning(words, batch, here.writer)
+        log.warning(
+            "the quarantine has micro-batch %d of %s without its rows: its rows are checked again, and those "
+            "that fail are not written",
+            batch,
+            here.writer,
+        )
     return found
 
 
@@ -252,5 +256,4 @@ def _hashable(field: StructField) -> Column:
 
 
 _STYLE = {"ignoreNullFields": "false", "timeZone": "UTC"}
-_QUARANTINED = ("error", "raw", "partition", "offset")
 _METADATA = frozenset({"partition", "offset", "timestamp", "_error", "_raw"})

@@ -59,9 +59,21 @@ def write(bad: DataFrame, topic: str, context: Context, batch: int) -> None:
         "raw",
         "day",
         F.lit(context.writer).alias("flow"),
+        F.lit(batch).cast("long").alias("batch"),
     )
     counted = context.counts.set_aside(rows)
     context.tables.write(counted, TABLE, partition_by=("day",), **context.written(batch))
+
+
+def rows_of(context: Context, batch: int) -> DataFrame | None:
+    """The rows that a micro-batch of the writer has put into the quarantine; None if there are none."""
+    from pyspark.sql import functions as F
+
+    rows = context.tables.read(TABLE)
+    if "batch" not in rows.columns:  # every row is older
+        return None
+    found = rows.where((F.col("flow") == context.writer) & (F.col("batch") == batch))
+    return None if found.isEmpty() else found
 
 
 def day_of_record() -> Column:

@@ -1,4 +1,4 @@
-"""The writers of a table, also those whose commits the log no longer has, and the files of a commit."""
+"""The writers of a table, also those whose commits the log no longer has."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from tidelog.spark.tables.delta_log import MIGRATION, REWRITE, Snapshot
 from tidelog.spark.tables.identity import writer_of_app
-from tidelog.spark.tables.live_files import LiveFile
 from tidelog.spark.tables.store import Store
 
 if TYPE_CHECKING:
@@ -28,14 +26,6 @@ def writers_of(store: Store, snapshot: Snapshot) -> set[str]:
     """
     apps = set(_apps_in_log(store, snapshot.version)) - {REWRITE, MIGRATION}
     return {writer for app in apps if (writer := writer_of_app(app)) is not None}
-
-
-def added_files(store: Store, version: int) -> list[LiveFile]:
-    """The files that the commit of this version added, without their partition values."""
-    with store.files().open_input_file(f"{LOG}/{version:020d}.json") as stream:
-        actions = [json.loads(line) for line in stream.read().splitlines()]
-    adds = [action["add"] for action in actions if "add" in action]
-    return [LiveFile(unquote(add["path"]), add["size"]) for add in adds]
 
 
 def _apps_in_log(store: Store, newest: int) -> Iterator[str]:

@@ -22,7 +22,6 @@ from tidelog.spark.tables.errors import TableError, VersionGone
 from tidelog.spark.tables.frames import frame, plain_reader
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.live_files import LiveFile, live_files
-from tidelog.spark.tables.log_writers import added_files
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, WrittenFile, check_visible, in_utc, write_files
 from tidelog.spark.tables.task_reads import frame_of_files, spark_reads
@@ -169,22 +168,6 @@ class Tables:
         if spark_reads(self.spark, place):
             return plain_reader(self.spark, schema).parquet(*(f"{place.spark_uri}/{path}" for path in paths))
         return frame_of_files(self.spark, place, [LiveFile(path, 0) for path in paths], schema)
-
-    def added(self, table: str, columns: Sequence[str], *, writer: str, batch: int) -> DataFrame | None:
-        """Columns of the rows that a batch added to a table; None if its files are not known, or gone.
-
-        Partition columns are null.
-        """
-        from pyspark.sql.types import StructType
-
-        snapshot, place = self._snapshot(table), self.store.below(table)
-        with self.store.errors():
-            commit = snapshot.commit_of(writer, batch)
-            files = [] if commit is None else added_files(place, commit.version)
-        if commit is None or not self._has_files(place, [file.path for file in files]):
-            return None
-        schema = shape_of(snapshot).schema
-        return frame_of_files(self.spark, place, files, StructType([schema[name] for name in columns]))
 
     def delete(self, table: str, chosen: Callable[[Mapping[str, object]], bool]) -> bool:
         """Delete the partitions whose values `chosen` accepts, without a batch. Their files are not read.
