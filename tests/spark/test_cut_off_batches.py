@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,15 +40,15 @@ class Killed(BaseException):
 @contextmanager
 def killed_at_commit_of(table: str) -> Iterator[None]:
     """The process is gone when it is about to commit to this table."""
-    real = DeltaLog.commit
+    real = DeltaLog.attempt
 
-    def commit(self: DeltaLog, *given: object, **named: object) -> None:
+    def attempt(self: DeltaLog, *given: object, **named: object) -> None:
         if self.name == table:
             raise Killed
         real(self, *given, **named)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(DeltaLog, "commit", commit)
+        patch.setattr(DeltaLog, "attempt", attempt)
         yield
 
 
@@ -77,13 +78,15 @@ class Data:
         context.counts.settle()
         return context.counts
 
-    def check(self, *expect: Expectation, keys: tuple[str, ...] = (), more: str = "") -> BatchCounts:
+    def check(self, *expect: Expectation, more: str = "", checkpoint: str = "") -> BatchCounts:
         """Batch 0: rows with the amounts 1, 5 and 5 into a table with these expectations."""
-        return self.write(self.amounts(more), *expect, keys=keys)
+        return self.write(self.amounts(more), *expect, checkpoint=checkpoint)
 
-    def write(self, rows: DataFrame, *expect: Expectation, keys: tuple[str, ...] = ()) -> BatchCounts:
+    def write(
+        self, rows: DataFrame, *expect: Expectation, keys: tuple[str, ...] = (), checkpoint: str = ""
+    ) -> BatchCounts:
         """Batch 0: these rows into a table with these expectations."""
-        context = self.context()
+        context = replace(self.context(), checkpoint=checkpoint)
         write_sink(Table("orders", keys=keys, expect=expect), rows, context, "mine/orders/orders", 0, PLACE)
         return context.counts
 
@@ -229,6 +232,61 @@ def test_when_the_rows_are_gone_from_the_quarantine_they_are_checked_again(
     assert "the quarantine has micro-batch 0 of mine/orders/expect/orders without its rows" in caplog.text
 
 
+def at_positions(data: Data, *rows: str) -> DataFrame:
+    """Rows (id, amount, partition, offset)."""
+    columns = "id, amount, CAST(partition AS int) AS partition, CAST(offset AS bigint) AS offset"
+    values = f"VALUES {', '.join(rows)} AS t(id, amount, partition, offset)"
+    return data.spark.sql(f"SELECT {columns} FROM {values}").coalesce(1)
+
+
+def test_a_row_without_a_position_stays_in_the_quarantine_alone(data: Data) -> None:
+    rows = at_positions(data, "('a', 1, 0, 7)", "('b', 5, null, null)", "('c', 5, 0, null)", "('c', 5, 0, 9)")
+    with killed_at_commit_of("orders"):
+        data.write(rows, LARGE)
+    data.write(rows)
+    assert (data.ids(), data.quarantined()) == (["a"], ["b", "c", "c"])
+
+
+@pytest.mark.parametrize("positions", ["before", "now"])
+def test_a_row_that_has_its_position_in_one_attempt_alone_stays_in_the_quarantine(
+    data: Data, positions: str
+) -> None:
+    rows = at_positions(data, "('a', 1, 0, 7)", "('b', 5, 0, 8)")
+    without = rows.drop("partition", "offset")
+    with killed_at_commit_of("orders"):
+        data.write(rows if positions == "before" else without, LARGE)
+    data.write(without if positions == "before" else rows)
+    assert (data.ids(), data.quarantined()) == (["a"], ["b"])
+
+
+def test_rows_of_a_renamed_column_are_found_by_their_position(
+    data: Data, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = at_positions(data, "('a', 5, 0, 7)", "('a', 1, 0, 8)", "('a', 5, 0, 9)")
+    with killed_at_commit_of("orders"):
+        data.write(rows, LARGE)
+    data.write(rows.withColumnRenamed("amount", "sum"))
+    assert [row["offset"] for row in data.tables.read("orders").collect()] == [8]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (("id", "amount * 2 AS amount"), "has 0 of the 2 quarantined rows"),
+        (("id",), "lacks columns of the quarantined rows (amount, at)"),
+        (("id AS name",), "lacks columns of the quarantined rows (amount, at, id)"),
+    ],
+)
+def test_rows_that_cannot_be_told_from_quarantined_ones_are_warned_of(
+    data: Data, caplog: pytest.LogCaptureFixture, columns: tuple[str, ...], words: str
+) -> None:
+    with killed_at_commit_of("orders"):
+        data.check(LARGE)
+    data.write(data.amounts().selectExpr(*columns))
+    assert f"the replay of micro-batch 0 of mine/orders/expect/orders {words}" in caplog.text
+
+
 def test_of_equal_rows_one_is_in_the_table_and_the_other_in_the_quarantine(data: Data) -> None:
     with killed_at_commit_of("orders"):
         data.check(Unique("id", action="quarantine"))
@@ -251,6 +309,17 @@ def test_a_row_that_another_writer_has_added_meanwhile_is_not_lost(data: Data) -
     data.tables.write(data.amounts().where("id = 'a'"), "orders", writer="other", batch=0)
     data.check(unique)
     assert (data.ids(), data.quarantined()) == (["a", "a", "b"], ["b"])
+
+
+def test_a_keyed_table_has_no_row_of_its_quarantine(data: Data) -> None:
+    rows = data.spark.sql("SELECT * FROM VALUES ('a', 1), ('b', 5) AS t(id, amount)").coalesce(1)
+    earlier = data.spark.sql("SELECT 'b' AS id, 2 AS amount")
+    data.tables.write(earlier, "orders", writer="other", batch=0, keys=("id",))
+    with killed_at_commit_of("orders"):
+        data.write(rows, LARGE, keys=("id",))
+    data.write(rows, keys=("id",))
+    found = {row["id"]: row["amount"] for row in data.tables.read("orders").collect()}
+    assert (found, data.quarantined()) == ({"a": 1, "b": 2}, ["b"])
 
 
 def test_a_flow_of_two_tables_quarantines_no_row_that_the_first_one_has(data: Data) -> None:

@@ -93,7 +93,7 @@ class Checks:
             before = _quarantined(here, batch) if decided else None
             if before is not None:
                 context.counts.set_aside(before)
-                yield without(kept, rows.columns, before)
+                yield without(kept, rows.columns, before, f"micro-batch {batch} of {here.writer}")
                 return
             if written and not decided:  # no row was quarantined
                 yield kept.select(*rows.columns)
@@ -199,27 +199,45 @@ def _quarantined(here: Context, batch: int) -> DataFrame | None:
     return found
 
 
-def without(kept: DataFrame, columns: list[str], before: DataFrame) -> DataFrame:
-    """The rows of a micro-batch that an earlier attempt has not quarantined.
+def without(kept: DataFrame, columns: list[str], before: DataFrame, name: str) -> DataFrame:
+    """The rows of a micro-batch, called `name`, that an earlier attempt has not quarantined.
 
-    Rows are compared by the columns that both attempts have, and by the position in the log if there is one.
+    Rows are compared by the columns that both attempts have, and by the position in the log if both have it.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
-    some = before.select("raw").first()
-    if some is None:
-        return kept.select(*columns)
-    names = json.loads(some["raw"]).keys()
+    counts = [F.count(part).alias(part) for part in _POSITION]
+    [facts] = before.agg(F.first("raw").alias("raw"), F.count("*").alias("rows"), *counts).collect()
+    names = json.loads(facts["raw"]).keys()
     shared = StructType([field for field in kept.schema.fields if field.name in names])
+    position = [part for part in _POSITION if part in columns and facts[part]]
+    missing = sorted(names - set(columns))
+    if missing and not position:
+        _warn_of_replay(name, f"lacks columns of the quarantined rows ({', '.join(missing)})")
+        if not shared.names:  # every row would be equal to every other one
+            return kept.select(*columns)
     as_now = F.from_json(F.col("raw").cast("string"), _in_json(shared), {"timeZone": "UTC"})
-    by = ["_text", *(name for name in ("partition", "offset") if name in columns)]
-    away = before.withColumn("_text", F.to_json(as_now, _STYLE)).groupBy(*by).agg(F.count("*").alias("_away"))
-    place = F.row_number().over(Window.partitionBy(*by).orderBy("_text"))
-    numbered = kept.withColumn("_text", _text(shared.names)).withColumn("_place", place)
-    found = numbered.join(away, by, "left").where(F.col("_place") > F.coalesce("_away", F.lit(0)))
-    return found.select(*columns)
+    parts = [F.col(part).cast("long") for part in position]
+    by = [f"_by_{at}" for at in range(1 + len(parts))]
+    keys = [one.alias(key) for one, key in zip([F.to_json(as_now, _STYLE), *parts], by, strict=True)]
+    away = before.groupBy(*keys).agg(F.count("*").alias("_away"))
+    own = [one.alias(f"_{key}") for one, key in zip([_text(shared.names), *parts], by, strict=True)]
+    order = F.xxhash64(*[_hashable(field) for field in kept.schema.fields if field.name in columns])
+    place = F.row_number().over(Window.partitionBy(*(f"_{key}" for key in by)).orderBy(order))
+    numbered = kept.select("*", *own).withColumn("_place", place)
+    same = reduce(lambda one, other: one & other, (F.col(f"_{key}").eqNullSafe(F.col(key)) for key in by))
+    joined = numbered.join(away, same, "left").where(F.col("_place") > F.coalesce("_away", F.lit(0)))
+    left = joined.select(*columns)
+    left_out = kept.count() - left.count()
+    if left_out < facts["rows"]:
+        _warn_of_replay(name, f"has {left_out} of the {facts['rows']} quarantined rows")
+    return left
+
+
+def _warn_of_replay(name: str, words: str) -> None:
+    log.warning("the replay of %s %s: a row may be in the quarantine and written, or neither", name, words)
 
 
 def _text(columns: Sequence[str]) -> Column:
@@ -256,4 +274,5 @@ def _hashable(field: StructField) -> Column:
 
 
 _STYLE = {"ignoreNullFields": "false", "timeZone": "UTC"}
-_METADATA = frozenset({"partition", "offset", "timestamp", "_error", "_raw"})
+_POSITION = ("partition", "offset")
+_METADATA = frozenset({*_POSITION, "timestamp", "_error", "_raw"})
