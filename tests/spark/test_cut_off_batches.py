@@ -24,6 +24,7 @@ from tidelog.spark.pipelines.expectations import Check, Expectation, Expectation
 from tidelog.spark.pipelines.query import Place, write_sink
 from tidelog.spark.tables import Tables
 from tidelog.spark.tables.delta_log import DeltaLog
+from tidelog.spark.tables.errors import ForeignCheckpoint
 from tidelog.spark.tables.maintenance import MaintenanceSettings, TableMaintenance
 
 if TYPE_CHECKING:
@@ -344,6 +345,17 @@ def test_a_batch_is_finished_when_the_log_no_longer_has_its_commit(data: Data) -
         counts = data.check(unique)
         assert counts.failed == {unique.name: 1}
         assert (data.ids(), data.quarantined()) == (["a", "b"], ["b"])
+
+
+def test_another_checkpoint_is_refused_only_with_rows_to_quarantine(data: Data) -> None:
+    """The flow has quarantined rows in the past, and its table and checkpoint were removed since."""
+    with killed_at_commit_of("orders"):
+        data.check(LARGE, checkpoint="old")
+    for expect in ((), (LARGE_WARNS,)):
+        data.check(*expect, checkpoint="new")
+        assert data.ids() == ["a", "b", "b"]
+    with pytest.raises(ForeignCheckpoint):
+        data.check(LARGE, checkpoint="new")
 
 
 def test_a_stop_still_stops_a_batch_that_only_the_quarantine_has(data: Data) -> None:
