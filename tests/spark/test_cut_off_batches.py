@@ -347,6 +347,18 @@ def test_a_batch_is_finished_when_the_log_no_longer_has_its_commit(data: Data) -
         assert (data.ids(), data.quarantined()) == (["a", "b"], ["b"])
 
 
+def test_a_batch_is_finished_when_the_files_before_it_are_deleted(data: Data) -> None:
+    unique = Unique("id", within="table", action="quarantine")
+    data.tables.write(data.amounts().where("id = 'a'"), "orders", writer="other", batch=0)
+    data.check(unique)
+    assert data.quarantined() == ["a", "b"]
+    assert data.tables.delete("orders", lambda values: True)
+    for file in (data.root / "orders").glob("*.parquet"):  # as a vacuum does days later
+        file.unlink()
+    assert data.check(unique).failed == {unique.name: 1}, "a repetition within the micro-batch"
+    assert (data.ids(), data.quarantined()) == ([], ["a", "b"])
+
+
 def test_another_checkpoint_is_refused_only_with_rows_to_quarantine(data: Data) -> None:
     """The flow has quarantined rows in the past, and its table and checkpoint were removed since."""
     with killed_at_commit_of("orders"):

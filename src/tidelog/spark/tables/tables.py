@@ -20,8 +20,8 @@ from tidelog.spark.tables.compactor import Compactor
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
 from tidelog.spark.tables.errors import TableError, VersionGone
 from tidelog.spark.tables.frames import frame, plain_reader
-from tidelog.spark.tables.identity import Batch
-from tidelog.spark.tables.live_files import LiveFile, live_files
+from tidelog.spark.tables.identity import Batch, Commit
+from tidelog.spark.tables.live_files import LiveFile, live_files, live_paths
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, WrittenFile, check_visible, in_utc, write_files
 from tidelog.spark.tables.task_reads import frame_of_files, spark_reads
@@ -194,8 +194,9 @@ class Tables:
     ) -> DataFrame:
         """The rows of the newest version, or of the one with this number, or of the one at this time.
 
-        `without`, (writer, batch), is the table before that batch, also during its replay. The frame reads
-        the files of that version: a vacuum deletes them some days after they were replaced.
+        `without`, (writer, batch), is the table before that batch, also during its replay. Raises VersionGone
+        if the log no longer has that version, or a vacuum has deleted files of it. The frame reads the files
+        of that version: a vacuum deletes them some days after they were replaced.
         """
         snapshot = self._snapshot(table, version, timestamp)
         if without is not None and snapshot.last_batch(without[0]) >= without[1]:
@@ -205,12 +206,23 @@ class Tables:
                     f"the log of table {table} has no commit of batch {without[1]} of {without[0]} (any "
                     "more): the table before that batch cannot be read"
                 )
-            snapshot = self._snapshot(table, commit.version - 1)
+            snapshot = self._before(snapshot, commit)
         place = self.store.below(table)
         if not spark_reads(self.spark, place):
             files = live_files(snapshot.table)
             return frame_of_files(self.spark, place, files, shape_of(snapshot).schema)
         return frame(self.spark, shape_of(snapshot), place.spark_uri, snapshot)
+
+    def _before(self, newest: Snapshot, commit: Commit) -> Snapshot:
+        """The table before a commit. Raises VersionGone if a vacuum has deleted some of its files."""
+        found = self._snapshot(newest.name, commit.version - 1)
+        replaced = set(live_paths(found.table)) - set(live_paths(newest.table))
+        if not self._has_files(self.store.below(newest.name), sorted(replaced)):
+            raise VersionGone(
+                f"files of version {found.version} of table {newest.name} are deleted: the table before "
+                f"batch {commit.batch.number} of {commit.batch.writer} cannot be read"
+            )
+        return found
 
     def compact(self, table: str) -> int:
         """Merge the small files of each day that has many; returns the number of replaced files."""
