@@ -105,6 +105,20 @@ def test_good_events_move_to_their_tables_and_bad_ones_stay(tmp_path: Path, fold
     assert_replayed(tmp_path)
 
 
+@pytest.mark.parametrize("folder", ["data", "data[1]", "{a}*b"])
+@pytest.mark.parametrize("value", [b"not JSON", b"\xff\x00", event(CREDITS, 7, version=100), None])
+def test_a_bad_event_stays_alone_in_the_file_of_a_good_one(
+    tmp_path: Path, folder: str, value: bytes | None
+) -> None:
+    tmp_path = tmp_path / folder
+    tmp_path.mkdir()
+    quarantine(tmp_path, [bad(CREDITS, 0, event(CREDITS, 0)), bad(CREDITS, 7, value)])
+    before = [row for row in rows(tmp_path, "quarantine") if row["offset"] == 7]
+    assert Replays(str(tmp_path)).run(ALL).good == {"credits": 1}
+    assert ids(tmp_path, "credits") == ["e-0"]
+    assert rows(tmp_path, "quarantine") == before
+
+
 def test_events_join_those_that_the_table_has(tmp_path: Path) -> None:
     some(tmp_path)
     Replays(str(tmp_path)).run(ALL)
