@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,14 @@ from tidelog.spark.pipelines.query import Place, write_sink
 from tidelog.spark.tables import Tables
 from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import ForeignCheckpoint
+from tidelog.spark.tables.live_files import LiveFile
 from tidelog.spark.tables.maintenance import MaintenanceSettings, TableMaintenance
+from tidelog.spark.tables.store import Store
+from tidelog.spark.tables.task_reads import frame_of_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 PLACE = Place("none", "none", {}, 1)
 BAD = "struct<error: string, raw: binary, partition: int, offset: bigint, timestamp: timestamp>"
@@ -145,6 +149,24 @@ def test_an_event_is_quarantined_as_the_version_decided_that_wrote_the_table(
     for _ in range(2):
         assert (data.ids(), data.quarantined()) == (["a", "c"], ["b"])
         data.collect(*bad_by_now)
+
+
+def test_rows_that_wait_are_read_by_tasks_of_the_size_of_their_files(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def read(spark: SparkSession, store: Store, files: Sequence[LiveFile], columns: StructType) -> DataFrame:
+        sizes.extend(file.size for file in files)
+        return frame_of_files(spark, store, files, columns)
+
+    monkeypatch.setattr("tidelog.spark.tables.tables.spark_reads", lambda spark, store: False)
+    monkeypatch.setattr("tidelog.spark.tables.tables.frame_of_files", read)
+    for _ in range(2):
+        with killed_at_commit_of("quarantine"):
+            data.collect("b")
+    [file] = aside_files(data)
+    assert sizes == [file.stat().st_size] * 2
 
 
 def test_an_event_that_was_good_stays_in_its_table_alone(data: Data) -> None:

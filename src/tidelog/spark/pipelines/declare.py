@@ -62,8 +62,8 @@ class Context:
     """The id of the streaming query, which lives in its checkpoint. Empty outside of a micro-batch."""
     offsets: str = ""
     """The range of offsets of the micro-batch, as JSON. Empty outside of one."""
-    first: bool = True
-    """Whether the micro-batch is the first one of the run: an earlier run may have begun it."""
+    may_be_replay: bool = True
+    """Whether an earlier run may have begun the micro-batch: it is the first one of this run."""
     topics: tuple[str, ...] = ()
     """The topics that the flow reads."""
     counts: BatchCounts = field(default_factory=BatchCounts)

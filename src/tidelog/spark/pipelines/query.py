@@ -227,7 +227,7 @@ class FlowQuery:
             offsets=offset_range(self._end_of, batch),
             counts=counts,
             unread=self._unread,
-            first=self._written < 0,
+            may_be_replay=self._written < 0,
         )
         if self._written < 0:
             self._check_tables(context, batch)

@@ -8,7 +8,7 @@ class TableError(ValueError):
 
 
 class VersionGone(TableError):
-    """The log of the table has this version not, or no longer."""
+    """The log of the table does not have this version, or no longer has it, or files of it are deleted."""
 
 
 class Fenced(TableError):

@@ -146,28 +146,32 @@ class Tables:
                 return
         else:
             files = write_files(rows, Target(place, tuple(partition_by), aside))
-            waiting = [file.path for file in files if file.aside]
+            waiting = [LiveFile(file.path, file.size) for file in files if file.aside]
             good = [file for file in files if not file.aside]
-            self._commit(target, snapshot, name, good, waiting)
+            self._commit(target, snapshot, name, good, [file.path for file in waiting])
             written = sum(file.rows for file in good)
         yield Aside(written, self._waiting(place, waiting, others) if waiting else None)
-        self._delete(place, waiting)
+        self._delete(place, [file.path for file in waiting])
 
-    def _left_aside(self, snapshot: Snapshot, name: Batch, place: Store) -> Sequence[str] | None:
+    def _left_aside(self, snapshot: Snapshot, name: Batch, place: Store) -> Sequence[LiveFile] | None:
         """The files that the commit of a batch put aside; None if it is not known, or they are gone."""
         with self.store.errors():
             commit = snapshot.commit_of(name.writer, name.number)
-        paths = None if commit is None else commit.aside
-        return paths if paths is not None and self._has_files(place, paths) else None
+        return None if commit is None or commit.aside is None else self._files(place, commit.aside)
 
-    def _has_files(self, place: Store, paths: Sequence[str]) -> bool:
+    def _files(self, place: Store, paths: Sequence[str]) -> Sequence[LiveFile] | None:
+        """The files of these paths, with their sizes; None if one is gone."""
         with self.store.errors():
-            return all(one.is_file for one in place.files().get_file_info(list(paths)))
+            found = place.files().get_file_info(list(paths))
+        if not all(one.is_file for one in found):
+            return None
+        return [LiveFile(path, one.size or 0) for path, one in zip(paths, found, strict=True)]
 
-    def _waiting(self, place: Store, paths: Sequence[str], schema: StructType) -> DataFrame:
+    def _waiting(self, place: Store, files: Sequence[LiveFile], schema: StructType) -> DataFrame:
         if spark_reads(self.spark, place):
-            return plain_reader(self.spark, schema).parquet(*(f"{place.spark_uri}/{path}" for path in paths))
-        return frame_of_files(self.spark, place, [LiveFile(path, 0) for path in paths], schema)
+            paths = [f"{place.spark_uri}/{file.path}" for file in files]
+            return plain_reader(self.spark, schema).parquet(*paths)
+        return frame_of_files(self.spark, place, files, schema)
 
     def delete(self, table: str, chosen: Callable[[Mapping[str, object]], bool]) -> bool:
         """Delete the partitions whose values `chosen` accepts, without a batch. Their files are not read.
@@ -217,7 +221,7 @@ class Tables:
         """The table before a commit. Raises VersionGone if a vacuum has deleted some of its files."""
         found = self._snapshot(newest.name, commit.version - 1)
         replaced = set(live_paths(found.table)) - set(live_paths(newest.table))
-        if not self._has_files(self.store.below(newest.name), sorted(replaced)):
+        if self._files(self.store.below(newest.name), sorted(replaced)) is None:
             raise VersionGone(
                 f"files of version {found.version} of table {newest.name} are deleted: the table before "
                 f"batch {commit.batch.number} of {commit.batch.writer} cannot be read"
