@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,10 @@ def diverging(epoch: int, end: int) -> PartitionData:
         (0, 9, 4),  # the epoch is longer at the leader than here
     ],
 )
-def test_a_log_is_truncated_where_it_diverges(tmp_path: Path, epoch: int, end: int, expected: int) -> None:
+def test_a_log_is_truncated_where_it_diverges(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, epoch: int, end: int, expected: int
+) -> None:
+    caplog.set_level(logging.INFO, "tidelog.cluster")
     follower = Follower(tmp_path)
 
     async def test() -> None:
@@ -140,10 +144,14 @@ def test_a_log_is_truncated_where_it_diverges(tmp_path: Path, epoch: int, end: i
         assert log_of(follower).log_end_offset == expected
 
     follower.run(test())
+    assert f"is truncated to {expected}" in caplog.text
 
 
-def test_an_epoch_without_records_is_forgotten_with_the_first_divergence(tmp_path: Path) -> None:
+def test_an_epoch_without_records_is_forgotten_with_the_first_divergence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """This broker led the partition and appended nothing: no other broker knows its epoch."""
+    caplog.set_level(logging.INFO, "tidelog.cluster")
     follower = Follower(tmp_path)
 
     async def test() -> None:
@@ -157,6 +165,7 @@ def test_an_epoch_without_records_is_forgotten_with_the_first_divergence(tmp_pat
         assert wanted(following) == [(0, 4, 0)]
 
     follower.run(test())
+    assert "truncated" not in caplog.text, "no record is cut off"
 
 
 def test_a_log_without_epochs_is_truncated_to_its_high_watermark(tmp_path: Path) -> None:

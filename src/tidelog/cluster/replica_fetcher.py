@@ -535,8 +535,9 @@ class ReplicaFetcher:
     ) -> None:
         found = state.partition.log_or_raise()
         offset = truncation_offset(found, diverging.epoch, diverging.end_offset)
-        log.info("%s diverges from its leader in epoch %d: it is truncated to %d", state.partition.name,
-                 diverging.epoch, offset)  # fmt: skip
+        if offset < found.log_end_offset:  # else only an epoch without records is forgotten
+            log.info("%s diverges from its leader in epoch %d: it is truncated to %d", state.partition.name,
+                     diverging.epoch, offset)  # fmt: skip
         self._part_begins(parts, self._truncate(state, offset))
 
     async def _restart(self, state: PartitionFetchState) -> None:
