@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.scripted_leader import Follower
 from tests.cluster.world import FailingDisk, HeldWorker, Produced, World, want
 from tests.storage.helpers import batch
+from tidelog.cluster.follower_append import HEAVY_BYTES, FollowerAppend
 from tidelog.errors import KafkaStorageError
 
 
@@ -152,3 +154,25 @@ def test_a_flush_that_outlives_its_topic_harms_nobody(tmp_path: Path) -> None:
     fresh = world.produce(again)
     world.advance()
     assert fresh.offset == 0
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_a_follower_has_on_disk_what_it_appended_when_its_leader_changes(tmp_path: Path, heavy: bool) -> None:
+    """A fetch from the next leader says where its log ends: none of that may be lost by a crash."""
+    worker = HeldWorker()
+    follower = Follower(tmp_path, worker=worker)
+    partition = follower.follow(flush_messages=1)
+    log = partition.log_or_raise()
+    data = batch(value=bytes(HEAVY_BYTES if heavy else 10))
+    partition.appends.put(
+        FollowerAppend(
+            partition, memoryview(data), 0, 0, lambda *_: None, scheduler=follower.world.scheduler
+        )
+    )
+    seen: list[tuple[int, int]] = []
+    partition.appends.between(lambda: seen.append((log.log_end_offset, log.recovery_point)))
+    worker.run_all()
+    follower.world.advance()
+    worker.run_all()
+    follower.world.advance()
+    assert seen == [(1, 1)]

@@ -183,6 +183,38 @@ def test_a_log_without_epochs_is_truncated_to_its_high_watermark(tmp_path: Path)
     follower.run(test())
 
 
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_a_log_with_flush_messages_is_on_disk_before_its_first_fetch(tmp_path: Path, epoch: int) -> None:
+    """This broker wrote the records as the leader, and lost the partition before they were flushed."""
+    follower = Follower(tmp_path)
+
+    async def test() -> None:
+        partition = follower.follow(flush_messages=1)
+        log = partition.log_or_raise()
+        log.append_as_follower(batches((0, 3, epoch)), 0)
+        log.update_high_watermark(2 if epoch < 0 else 0)
+        assert log.recovery_point == 0
+        follower.manager.add([partition])
+        ((_, offset, _),) = wanted(await follower.asked())
+        assert log.recovery_point == log.log_end_offset == offset
+
+    follower.run(test())
+
+
+def test_a_log_that_cannot_be_flushed_is_not_fetched(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+
+    async def test() -> None:
+        broken = follower.follow(0, flush_messages=1)
+        log = broken.log_or_raise()
+        log.append_as_follower(batches((0, 3, 0)), 0)
+        log.release()
+        follower.manager.add([broken, follower.follow(1)])
+        assert [index for index, _, _ in wanted(await follower.asked())] == [1]
+
+    follower.run(test())
+
+
 def test_a_log_with_a_gap_is_fetched_again_from_the_gap(tmp_path: Path) -> None:
     follower = Follower(tmp_path)
 

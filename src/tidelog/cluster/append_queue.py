@@ -26,8 +26,11 @@ class QueuedAppend(Protocol):
     def begin(self) -> Callable[[], object] | None:
         """Append on the loop (None), or return the write for the worker."""
 
-    def written(self, error: BaseException | None) -> None:
-        """The worker has written, or failed with `error`."""
+    def written(self, error: BaseException | None) -> Callable[[], object] | None:
+        """The worker has written, or failed with `error`.
+
+        Returns another job for the worker that belongs to the same write: a change of the role waits for it.
+        """
 
 
 class AppendQueue:
@@ -99,10 +102,16 @@ class AppendQueue:
             append = self.waiting.popleft()
             write = append.begin()
             if write is not None:
-                self.writing = True
-                (append.worker or self._worker).submit(write, partial(self._written, append))
+                self._write(append, write)
+
+    def _write(self, append: QueuedAppend, write: Callable[[], object]) -> None:
+        self.writing = True
+        (append.worker or self._worker).submit(write, partial(self._written, append))
 
     def _written(self, append: QueuedAppend, _: object, error: BaseException | None) -> None:
         self.writing = False
-        append.written(error)
-        self.drain()
+        more = append.written(error)
+        if more is not None:
+            self._write(append, more)
+        else:
+            self.drain()

@@ -1,4 +1,4 @@
-"""The appends and truncations of a follower. They use the append queue of the partition.
+"""The appends, truncations and flushes of a follower. They use the append queue of the partition.
 
 An append that was fetched under another leader epoch than the present one fails: a change of the leader finds
 the log at rest, and nothing of the old leader lands after it.
@@ -159,33 +159,28 @@ class FollowerAppend:
         restart.begin()
         return restart.cut
 
-    def written(self, error: BaseException | None) -> None:
+    def written(self, error: BaseException | None) -> Callable[[], object] | None:
+        flush: Callable[[], object] | None = None
         try:
             if self._restart is not None:
                 restart, self._restart = self._restart, None
                 _end(self._partition, restart, error)
             elif self._flush is not None:
                 job, self._flush = self._flush, None
-                self._end_flush(job, error)
+                _end_flush(self._partition, job, error, self._now_ms)
+                self._is_flushed, self.worker = True, None
             else:
-                self._finish(error)
+                flush = self._finish(error)
         except Exception as failure:
             self._done(None, failure)
-            return
-        # The next run goes to the next segment. A change of the leader comes first.
-        self._partition.appends.waiting.appendleft(self)
+            return None
+        if flush is None:
+            # The next run goes to the next segment. A change of the leader comes first.
+            self._partition.appends.waiting.appendleft(self)
+        return flush
 
-    def _end_flush(self, job: FlushJob, error: BaseException | None) -> None:
-        log = self._partition.log
-        assert log is not None
-        if error is not None:
-            raise _storage_error(self._partition, error, "cannot be flushed")
-        if log.closed:
-            raise KafkaStorageError(f"{self._partition.name} was closed during its flush")
-        log.end_flush(job, self._now_ms)
-        self._is_flushed = True
-
-    def _finish(self, error: BaseException | None) -> None:
+    def _finish(self, error: BaseException | None) -> Callable[[], object] | None:
+        """Take what is written into the log. The flush comes before a change of the leader."""
         log, pending = self._partition.log, self._pending
         assert log is not None
         assert pending is not None
@@ -194,6 +189,52 @@ class FollowerAppend:
         if log.closed:
             raise KafkaStorageError(f"{self._partition.name} was closed during the write")
         log.follower_appender.finish(pending)
+        self._is_flushed = False
+        return None if log.config.flush_messages == LONG_MAX else self._begin_flush(log)
+
+
+class FollowerFlush:
+    """Syncs the log of a follower; `done` gets the log end offset.
+
+    With flush.messages, the first fetch of a follower must not tell the leader of records that a crash may
+    take: this broker may have written them as leader, and lost the partition before the flush.
+    """
+
+    __slots__ = ("_done", "_job", "_leader_epoch", "_now_ms", "_partition", "worker")
+
+    def __init__(
+        self, partition: Partition, leader_epoch: int, scheduler: Scheduler, done: Truncated
+    ) -> None:
+        self._partition = partition
+        self._leader_epoch = leader_epoch
+        self._now_ms = scheduler.clock.ms()
+        self._done = done
+        self._job: FlushJob | None = None
+        # The appends of other partitions do not wait for these syncs.
+        self.worker: Worker | None = InlineWorker(scheduler)
+
+    # -- append_queue.QueuedAppend
+
+    def begin(self) -> Callable[[], object] | None:
+        try:
+            log = follower_log(self._partition, self._leader_epoch)
+            self._job = log.begin_flush()
+        except Exception as error:
+            self._done(-1, error)
+            return None
+        if self._job is None:
+            self._done(log.log_end_offset, None)
+            return None
+        return self._job.run
+
+    def written(self, error: BaseException | None) -> None:
+        assert self._job is not None
+        try:
+            log = _end_flush(self._partition, self._job, error, self._now_ms)
+        except Exception as failure:
+            self._done(-1, failure)
+        else:
+            self._done(log.log_end_offset, None)
 
 
 class FollowerTruncation:
@@ -289,6 +330,19 @@ def truncation_offset(found: Log, leader_epoch: int, leader_end_offset: int) -> 
     if epoch != leader_epoch:
         return min(epoch_end, end)
     return min(epoch_end, leader_end_offset, end)
+
+
+def _end_flush(
+    partition: Partition, job: FlushJob, error: BaseException | None, now_ms: int
+) -> Log:
+    log = partition.log
+    assert log is not None
+    if error is not None:
+        raise _storage_error(partition, error, "cannot be flushed")
+    if log.closed:
+        raise KafkaStorageError(f"{partition.name} was closed during its flush")
+    log.end_flush(job, now_ms)
+    return log
 
 
 def _end(partition: Partition, steps: Truncation, error: BaseException | None) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.clock import Clock
 from tidelog.partitions import PartitionKey
+from tidelog.storage.config import LONG_MAX
 
 if TYPE_CHECKING:
     from tidelog.cluster.partition import Partition
@@ -26,13 +27,15 @@ class PartitionFetchState:
     """A log without leader epochs is truncated to its high watermark first, as in Kafka.
 
     A log with a gap is truncated to the gap: a crash may have lost the records there that the leader has.
-    Any other log is fetched from its end at once: the leader finds out where the logs diverge.
+    A log with flush.messages is synced first. Any other log is fetched from its end at once: the leader finds
+    out where the logs diverge.
     """
 
     __slots__ = (
         "delayed_until",
         "fetch_offset",
         "in_session",
+        "is_flushing",
         "is_truncating",
         "key",
         "lag",
@@ -59,6 +62,7 @@ class PartitionFetchState:
         if log.gap is not None:
             self.fetch_offset = min(self.fetch_offset, log.gap)
             self.is_truncating = True
+        self.is_flushing = log.config.flush_messages != LONG_MAX
         self.log_start_offset = log.log_start_offset
         self.delayed_until = 0.0  # by the monotonic clock
         self.refusals = 0  # by a leader that did not know its leadership yet
@@ -66,12 +70,17 @@ class PartitionFetchState:
         self.in_session = False
         self.session_offset = -1  # the offset that the session fetches from
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether the log is truncated or synced before the next fetch."""
+        return self.is_truncating or self.is_flushing
+
     def is_ready(self, now: float) -> bool:
-        return not self.is_truncating and self.delayed_until <= now
+        return not self.is_settling and self.delayed_until <= now
 
     def is_in_session_at(self, clock: Clock) -> bool:
         """Whether the next request may name the partition without a change of the session."""
-        if not self.in_session or self.is_truncating:
+        if not self.in_session or self.is_settling:
             return False
         return not self.delayed_until or self.delayed_until <= clock.monotonic()
 

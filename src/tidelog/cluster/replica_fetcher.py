@@ -19,7 +19,9 @@ from tidelog.cluster.fetch_session_handler import FetchSessionHandler
 from tidelog.cluster.fetcher_backoff import FIRST_RETRY_SECONDS, MAX_DOUBLINGS, FetcherBackoff
 from tidelog.cluster.follower_append import (
     FollowerAppend,
+    FollowerFlush,
     FollowerTruncation,
+    Truncated,
     append_now,
     truncation_offset,
 )
@@ -78,7 +80,7 @@ class ReplicaFetcher:
         # Partitions that enter or leave the session, and partitions that wait for a time or a quota.
         self._changed: dict[PartitionFetchState, None] = {}
         self._delayed: dict[PartitionFetchState, None] = {}
-        self._truncating: dict[PartitionFetchState, None] = {}
+        self._settling: dict[PartitionFetchState, None] = {}
         self._unfinished = 0  # appends and truncations under way
         self._on_finished: asyncio.Event | None = None
         self._end: asyncio.Future[bool] | None = None  # of `_fetch`: whether there was nothing to fetch
@@ -100,7 +102,7 @@ class ReplicaFetcher:
         for state in states:
             self.remove(state.key)
             self.states[state.key] = state
-            (self._truncating if state.is_truncating else self._changed)[state] = None
+            (self._settling if state.is_settling else self._changed)[state] = None
         self._work.set()
         if self._task is None and self.states:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -109,7 +111,7 @@ class ReplicaFetcher:
         """Stop fetching a partition. An append that has begun may still be at the worker."""
         state = self.states.pop(key, None)
         if state is not None:
-            for waiting in (self._changed, self._delayed, self._truncating):
+            for waiting in (self._changed, self._delayed, self._settling):
                 waiting.pop(state, None)
             self._session.leave(state)
         return state
@@ -163,7 +165,7 @@ class ReplicaFetcher:
                     self._changed.update(dict.fromkeys(self.states.values()))
                     await self.leader.connect()
                     self._listener.leader_reached(self.leader.leader_id)
-                await self._truncate_before_fetches()
+                await self._settle_before_fetches()
                 await self._fetch()
             except KafkaError as error:
                 level = logging.WARNING if self._backoff.is_news else logging.DEBUG
@@ -301,7 +303,7 @@ class ReplicaFetcher:
     def _continue(self) -> None:
         """The last answer is processed: fetch again, unless something else has to be done first."""
         try:
-            if self._truncating or self._closed or not self.leader.is_connected:
+            if self._settling or self._closed or not self.leader.is_connected:
                 self._end_fetch()
             else:
                 self._send()
@@ -346,12 +348,12 @@ class ReplicaFetcher:
     def _end_delays(self, now: float) -> None:
         for state in [state for state in self._delayed if state.delayed_until <= now]:
             del self._delayed[state]
-            (self._truncating if state.is_truncating else self._changed)[state] = None
+            (self._settling if state.is_settling else self._changed)[state] = None
 
     async def _wait_for_work(self) -> None:
         """Nothing can be fetched: wait for a partition, or for the end of a delay."""
         self._work.clear()
-        if self._truncating or self._changed:
+        if self._settling or self._changed:
             return
         now = self._clock.monotonic()
         ends = [state.delayed_until - now for state in self._delayed]
@@ -569,15 +571,41 @@ class ReplicaFetcher:
 
     # -- truncation
 
-    async def _truncate_before_fetches(self) -> None:
-        """Truncate logs that may differ from the leader's in what no leader epoch tells."""
-        while self._truncating:
-            state = next(iter(self._truncating))
-            del self._truncating[state]
-            await self._truncate(state, state.fetch_offset)
+    async def _settle_before_fetches(self) -> None:
+        """Truncate logs that may differ from the leader's in what no leader epoch tells, and sync logs."""
+        while self._settling:
+            state = next(iter(self._settling))
+            del self._settling[state]
+            if state.is_truncating:
+                await self._truncate(state, state.fetch_offset)
+            if state.is_flushing and self._is_current(state):
+                await self._flush(state)
 
     async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended = asyncio.get_running_loop().create_future()
+        done = self._begin_settling(state, ended)
+        state.partition.appends.put(
+            FollowerTruncation(
+                state.partition, offset, state.leader_epoch, self._scheduler, done, fully=fully
+            )
+        )
+        await ended
+
+    async def _flush(self, state: PartitionFetchState) -> None:
+        ended = asyncio.get_running_loop().create_future()
+        done = self._begin_settling(state, ended)
+
+        def flushed(end: int, error: BaseException | None) -> None:
+            state.is_flushing = error is not None
+            done(end, error)
+
+        state.partition.appends.put(
+            FollowerFlush(state.partition, state.leader_epoch, self._scheduler, flushed)
+        )
+        await ended
+
+    def _begin_settling(self, state: PartitionFetchState, ended: asyncio.Future[None]) -> Truncated:
+        """The callback for the end of a truncation or flush of the log."""
         self._unfinished += 1
 
         def done(end: int, error: BaseException | None) -> None:
@@ -592,9 +620,4 @@ class ReplicaFetcher:
                 state.moved_to(end)
                 self._changed[state] = None
 
-        state.partition.appends.put(
-            FollowerTruncation(
-                state.partition, offset, state.leader_epoch, self._scheduler, done, fully=fully
-            )
-        )
-        await ended
+        return done
