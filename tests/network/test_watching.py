@@ -58,6 +58,18 @@ def test_watching_in_vain_becomes_rare(selector: DirectSelector, clock: None) ->
     assert selector._quick_enough <= RARELY
 
 
+def test_a_loop_that_watches_gives_its_core_to_others(
+    selector: DirectSelector, clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer, or a follower on this machine, may wait for the core."""
+    yields: list[int] = []
+    monkeypatch.setattr(loop.os, "sched_yield", lambda: yields.append(polls.looks))
+    polls = selector._poll = Polls(found_by_looking=False)  # type: ignore[assignment]
+    while not polls.looks:
+        selector.select(None)
+    assert yields == list(range(1, polls.looks)), "after each look that found nothing, but the last"
+
+
 def test_a_loop_with_something_to_do_at_once_does_not_watch(selector: DirectSelector, clock: None) -> None:
     polls = selector._poll = Polls(found_by_looking=False)  # type: ignore[assignment]
     for _ in range(50):
