@@ -6,12 +6,18 @@ import json
 
 from tests.cli.client_tools import NewName, Tool, make_topic, tool
 from tests.support.group_members import Members
+from tests.support.wait import eventually
 
 __all__ = ["tool"]
 
 
 def described(tool: Tool, name: str) -> dict[str, dict[str, str]]:
-    (found,) = json.loads(tool("topics", "--describe", "--topic", name, "--output", "json").stdout)
+    def answer() -> str:
+        """Brokers of a cluster, and Kafka, learn of a new topic a moment after its creation."""
+        described = tool("topics", "--describe", "--topic", name, "--output", "json")
+        return described.stdout if described.exit_code == 0 else ""
+
+    (found,) = json.loads(eventually(answer, f"topic {name} is known"))
     assert isinstance(found, dict)
     return found
 
