@@ -224,7 +224,7 @@ class DirectSelector(selectors.BaseSelector):
                 self._quick = 0
                 self._quick_enough = min(self._quick_enough << 2, RARELY)
                 return events
-            # A process that waits for this core comes first: it may be the peer, or a follower on this machine.
+            # A process that waits for this core comes first: the peer, or a follower on this machine.
             os.sched_yield()
 
     def _run_posted(self) -> None:
