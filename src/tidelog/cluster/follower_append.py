@@ -255,11 +255,11 @@ class FollowerTruncation:
     def __init__(
         self,
         partition: Partition,
-        offset: int,
         leader_epoch: int,
         scheduler: Scheduler,
         done: Truncated,
         *,
+        offset: int,
         fully: bool = False,
     ) -> None:
         self._partition = partition
@@ -316,6 +316,10 @@ class FollowerTruncation:
             self._done(self._partition.log.log_end_offset, None)
         else:
             self._partition.appends.waiting.appendleft(self)
+
+
+LogChange = FollowerTruncation | FollowerFlush
+"""What a follower does to a log between fetches."""
 
 
 def truncation_offset(found: Log, leader_epoch: int, leader_end_offset: int) -> int:

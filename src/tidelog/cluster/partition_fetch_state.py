@@ -92,14 +92,16 @@ class PartitionFetchState:
         self.log_start_offset = log.log_start_offset
         return True
 
-    def moved_to(self, offset: int) -> None:
-        """The log ends at `offset` now."""
+    def moved_to(self, offset: int, *, is_flushed: bool = False) -> None:
+        """The log ends at `offset` now, and is on disk if `is_flushed`."""
         log = self.partition.log
         assert log is not None
         self.fetch_offset = offset
         self.last_fetched_epoch = log.leader_epochs.latest
         self.log_start_offset = log.log_start_offset
         self.is_truncating = False
+        if is_flushed:
+            self.is_flushing = False
 
     def has_caught_up(self) -> bool:
         return self.lag is not None and self.lag <= 0

@@ -21,7 +21,7 @@ from tidelog.cluster.follower_append import (
     FollowerAppend,
     FollowerFlush,
     FollowerTruncation,
-    Truncated,
+    LogChange,
     append_now,
     truncation_offset,
 )
@@ -476,10 +476,7 @@ class ReplicaFetcher:
         )
 
     def _appended(
-        self,
-        state: PartitionFetchState,
-        appended: FetchedRecords | None,
-        error: BaseException | None,
+        self, state: PartitionFetchState, appended: FetchedRecords | None, error: BaseException | None
     ) -> None:
         if not self._is_current(state):
             return
@@ -579,45 +576,25 @@ class ReplicaFetcher:
             if state.is_truncating:
                 await self._truncate(state, state.fetch_offset)
             if state.is_flushing and self._is_current(state):
-                await self._flush(state)
+                await self._in_turn(state, FollowerFlush)
 
     async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
+        await self._in_turn(state, partial(FollowerTruncation, offset=offset, fully=fully))
+
+    async def _in_turn(self, state: PartitionFetchState, make: Callable[..., LogChange]) -> None:
         ended = asyncio.get_running_loop().create_future()
-        done = self._begin_settling(state, ended)
-        state.partition.appends.put(
-            FollowerTruncation(
-                state.partition, offset, state.leader_epoch, self._scheduler, done, fully=fully
-            )
-        )
-        await ended
-
-    async def _flush(self, state: PartitionFetchState) -> None:
-        ended = asyncio.get_running_loop().create_future()
-        done = self._begin_settling(state, ended)
-
-        def flushed(end: int, error: BaseException | None) -> None:
-            state.is_flushing = error is not None
-            done(end, error)
-
-        state.partition.appends.put(
-            FollowerFlush(state.partition, state.leader_epoch, self._scheduler, flushed)
-        )
-        await ended
-
-    def _begin_settling(self, state: PartitionFetchState, ended: asyncio.Future[None]) -> Truncated:
-        """The callback for the end of a truncation or flush of the log."""
         self._unfinished += 1
 
         def done(end: int, error: BaseException | None) -> None:
             self._end_work()
             if not ended.done():  # the fetcher may be closed meanwhile
                 ended.set_result(None)
-            if not self._is_current(state):
-                return
-            if error is not None:
-                self._append_failed(state, error)
-            else:
-                state.moved_to(end)
+            if self._is_current(state):
+                if error is not None:
+                    self._append_failed(state, error)
+                    return
+                state.moved_to(end, is_flushed=make is FollowerFlush)
                 self._changed[state] = None
 
-        return done
+        state.partition.appends.put(make(state.partition, state.leader_epoch, self._scheduler, done))
+        await ended

@@ -48,10 +48,10 @@ class MovingFollower(Moving):
         self.partition.appends.put(
             FollowerTruncation(
                 self.partition,
-                offset,
                 self.partition.leader_epoch,
                 self.scheduler,
                 lambda _, error: outcomes.append(error),
+                offset=offset,
             )
         )
         return outcomes
