@@ -448,7 +448,7 @@ PLANTED: dict[str, Plant] = {
         Plant(brokers_wait_behind_clients, seed=4, replicas=3),
         Plant(loops_wait_for_disks, replicas=3),
         Plant(consumers_read_to_the_log_end, replicas=3),
-        Plant(appends_land_under_the_next_epoch, 3, 40, seed=7, replicas=3),
+        Plant(appends_land_under_the_next_epoch, 3, 40, seed=44, replicas=3, seconds=20),
         Plant(suspicions_stay, replicas=3),
         Plant(broken_folders_are_not_reported, replicas=3, fails_folders=True, seconds=2),
         Plant(logs_in_broken_folders_are_made_anew, 3, 40, replicas=3, fails_folders=True, seconds=2),
