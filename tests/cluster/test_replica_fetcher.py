@@ -23,12 +23,13 @@ from tidelog.clock import ManualClock
 from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
 from tidelog.cluster.replication_quota import ReplicationQuota
-from tidelog.errors import ErrorCode, NotLeaderOrFollower
+from tidelog.errors import ErrorCode, KafkaStorageError, NotLeaderOrFollower
 from tidelog.metadata.state import PartitionState
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
 from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
+from tidelog.storage.truncation import Truncation
 
 
 def log_of(follower: Follower, index: int = 0) -> Log:
@@ -197,6 +198,38 @@ def test_a_log_with_flush_messages_is_on_disk_before_its_first_fetch(tmp_path: P
         follower.manager.add([partition])
         ((_, offset, _),) = wanted(await follower.asked())
         assert log.recovery_point == log.log_end_offset == offset
+
+    follower.run(test())
+
+
+def test_a_truncation_that_failed_is_made_before_the_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = Follower(tmp_path)
+    failures = [KafkaStorageError("the disk is full")]
+    truncation = Log.truncation
+
+    def failing_once(log: Log, offset: int, now_ms: int) -> Truncation:
+        if failures:
+            raise failures.pop()
+        return truncation(log, offset, now_ms)
+
+    monkeypatch.setattr(Log, "truncation", failing_once)
+
+    async def test() -> None:
+        partition = follower.follow(flush_messages=1)
+        log = partition.log_or_raise()
+        log.append_as_follower(batches((0, 2, -1), (2, 2, -1)), 0)
+        log.update_high_watermark(2)
+        follower.manager.add([partition])
+
+        def is_asked() -> bool:
+            follower.world.advance(0.005)
+            return follower.leader.is_asked
+
+        await eventually_async(is_asked, "it is asked after the delay, which is real time")
+        assert wanted(follower.leader.fetches[-1]) == [(0, 2, -1)]
+        assert log.recovery_point == log.log_end_offset == 2
 
     follower.run(test())
 

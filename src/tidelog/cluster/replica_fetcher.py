@@ -575,7 +575,7 @@ class ReplicaFetcher:
             del self._settling[state]
             if state.is_truncating:
                 await self._truncate(state, state.fetch_offset)
-            if state.is_flushing and self._is_current(state):
+            if not state.is_truncating and state.is_flushing and self._is_current(state):
                 await self._in_turn(state, FollowerFlush)
 
     async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
