@@ -12,7 +12,7 @@ from tests.spark.hands import Hands
 from tidelog import Consumer, NewTopic
 from tidelog.clients.admin import OffsetSpec
 from tidelog.clients.producer.transaction_values import PreparedTxnState
-from tidelog.errors import InvalidReplicationFactor
+from tidelog.errors import InvalidReplicationFactor, UnknownTopicOrPartition
 from tidelog.spark import decisions as module
 from tidelog.spark.decisions import Decision, Decisions, Holder, IncompleteDecision
 
@@ -159,6 +159,33 @@ def test_a_cluster_that_does_not_replicate_gives_the_topic_its_default(
     monkeypatch.setattr(admin, "create_topics", refuse_copies)
     driver.ledger.decisions.read()
     assert asked == [3, -1]
+    assert "has 1 of 3 replicas" in caplog.text
+
+
+def test_the_replicas_of_a_new_topic_are_counted_once_the_broker_knows_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin, asked = driver.ledger.transactions.admin, []
+    create, describe = admin.create_topics, admin.describe_topics
+
+    async def count() -> int:
+        return 3
+
+    async def refuse_copies(topics: list[NewTopic]) -> None:
+        if topics[0].replication_factor > 1:
+            raise InvalidReplicationFactor("no copies")
+        await create(topics)
+
+    async def know_it_late(topics: list[str]) -> object:
+        asked.append(topics)
+        if len(asked) == 1:
+            raise UnknownTopicOrPartition("not yet")
+        return await describe(topics)
+
+    monkeypatch.setattr(admin, "broker_count", count)
+    monkeypatch.setattr(admin, "create_topics", refuse_copies)
+    monkeypatch.setattr(admin, "describe_topics", know_it_late)
+    driver.ledger.decisions.read()
     assert "has 1 of 3 replicas" in caplog.text
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tidelog.clients.admin.configs import ConfigResource, ResourceType
 from tidelog.clients.admin.topics import NewTopic
@@ -29,6 +29,8 @@ from tidelog.spark.options import OptionError
 from tidelog.spark.transactions import TransactionManager
 
 log = logging.getLogger("tidelog.spark")
+
+T = TypeVar("T")
 
 WHOLE = 1
 """The format of a decision in one record. Older releases can read it."""
@@ -247,12 +249,16 @@ class Decisions:
     def _end(self) -> int:
         """The end of the topic, with open transactions: committed records may follow an open one."""
         partition = (self.topic, 0)
-        admin, deadline = self._transactions.admin, time.monotonic() + READ_SECONDS
+        admin = self._transactions.admin
+        return self._once_known(lambda: admin.list_offsets({partition: -1}))[partition].offset
+
+    def _once_known(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask until the broker knows the topic: brokers learn of a new one at different times."""
+        deadline = time.monotonic() + READ_SECONDS
         while True:
             try:
-                return self._transactions.thread.run(admin.list_offsets({partition: -1}))[partition].offset
+                return self._transactions.thread.run(ask())
             except UnknownTopicOrPartition:
-                # Brokers learn of a new topic one after the other.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -312,11 +318,8 @@ class Decisions:
 
     def _warn_of_few_replicas(self, min_in_sync: int) -> None:
         transactions = self._transactions
-        try:
-            described = transactions.thread.run(transactions.admin.describe_topics([self.topic]))[self.topic]
-            wanted = min(REPLICAS, transactions.thread.run(transactions.admin.broker_count()))
-        except UnknownTopicOrPartition:  # brokers learn of a new topic one after the other
-            return
+        described = self._once_known(lambda: transactions.admin.describe_topics([self.topic]))[self.topic]
+        wanted = min(REPLICAS, transactions.thread.run(transactions.admin.broker_count()))
         replicas = len(described.partitions[0].replicas)
         if replicas < wanted:
             log.warning(
