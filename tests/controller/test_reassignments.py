@@ -527,6 +527,25 @@ def test_a_tool_asks_by_a_node_which_shrinks_as_partitions_move() -> None:
     simulated(story())
 
 
+@pytest.mark.parametrize("data", [b"no JSON", b'{"version":1,"partitions":[]}'])
+def test_a_node_that_asks_for_nothing_holds_up_no_reassignment(data: bytes) -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            rig = await Rig(cluster).start(1, 2)
+            await rig.create([1])
+            await cluster.nodes[2].tree.create(REQUESTS, data)
+            await cluster.settle()
+            assert await rig.reassign([1, 2]) is None
+            assert _requests(cluster) is None
+            await cluster.nodes[2].tree.create(REQUESTS, data)
+            assert await rig.in_sync([1, 2]) == 0
+            assert (await rig.state()).replicas == [1, 2]
+            assert await rig.running() == {}
+            assert _requests(cluster) is None
+
+    simulated(story())
+
+
 def test_a_request_replaces_that_of_the_node() -> None:
     async def story() -> None:
         async with Cluster() as cluster:

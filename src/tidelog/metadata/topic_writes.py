@@ -6,6 +6,7 @@ write to ZooKeeper directly have no epoch; the controller sees their nodes and a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.metadata import nodes, operations, paths
@@ -15,6 +16,8 @@ from tidelog.metadata.state import NO_TOPIC_ID, PartitionState, TopicState
 from tidelog.metadata.tree import BadVersion, Create, Delete, NoNode, Operation, SetData, TreeError
 from tidelog.metadata.tree_writes import Step, write_steps
 from tidelog.partitions import TopicPartition
+
+_log = logging.getLogger("tidelog.metadata")
 
 
 async def create_topics(
@@ -112,6 +115,7 @@ async def remove_reassignment_requests(
     """Remove partitions from /admin/reassign_partitions, and the node with the last one.
 
     Given the replicas of a partition, it is removed only if the node asks for these.
+    As in Kafka, a node that asks for nothing or cannot be understood is removed, too.
     """
     path = paths.REASSIGN_PARTITIONS
     while partitions:
@@ -119,14 +123,14 @@ async def remove_reassignment_requests(
         if path not in found:
             return
         data, stat = found[path]
-        asked = decode(path, nodes.decode_reassignment, data)
+        asked = _asked(path, data)
         kept = {
             partition: replicas
             for partition, replicas in asked.items()
             if TopicPartition(*partition) not in partitions
             or partitions[TopicPartition(*partition)] not in (None, replicas)
         }
-        if len(kept) == len(asked):
+        if asked and len(kept) == len(asked):
             return
         change: Operation = Delete(path, stat.version)
         if kept:
@@ -134,6 +138,14 @@ async def remove_reassignment_requests(
         failed = await write_steps(tree, [Step.of(path, change)], epoch)
         if not isinstance(failed.get(path), BadVersion):
             return
+
+
+def _asked(path: str, data: bytes) -> dict[tuple[str, int], list[int]]:
+    try:
+        return decode(path, nodes.decode_reassignment, data)
+    except nodes.BadNode as error:
+        _log.error("%s", error)
+        return {}
 
 
 async def set_topic_ids(
