@@ -553,6 +553,17 @@ def test_settings_that_cannot_be_understood_hide_no_others() -> None:
     run(story)
 
 
+def test_settings_that_cannot_be_understood_are_replaced() -> None:
+    async def story(world: World) -> None:
+        store = await world.store()
+        await store.write_config("topics/bad", {"a": "1"})
+        await store.tree.set("/config/topics/bad", b"{")
+        await store.change_config("topics/bad", lambda present: {**present, "b": "2"})
+        assert await store.read_config("topics/bad") == {"b": "2"}
+
+    run(story)
+
+
 def test_an_announcement_that_cannot_be_understood_hides_no_other() -> None:
     async def story(world: World) -> None:
         store = await world.store()

@@ -329,6 +329,7 @@ class ClusterStore:
 
         None leaves them as they are. If another broker changes them at the same time, `after` is called again
         with its settings, so that neither change is lost.
+        Settings that are not understood are replaced: otherwise no request could repair them.
         """
         path = paths.entity_config(entity_path)
         while True:
@@ -336,7 +337,7 @@ class ClusterStore:
             present: dict[str, str] = {}
             try:
                 data, stat = await self.tree.get(path)
-                present, version = decode(path, nodes.decode_config, data), stat.version
+                present, version = _settings(path, data), stat.version
             except NoNode:
                 await ensure_path(self.tree, parent_of(path))
             wanted = after(present)
