@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 
@@ -14,6 +15,7 @@ from tidelog.clients.zookeeper_consumer.errors import ConsumerTimeoutException, 
 from tidelog.clients.zookeeper_consumer.group_nodes import GroupNodes
 from tidelog.clients.zookeeper_consumer.topic_count import Blacklist, ConsumerThreadId, Whitelist
 from tidelog.metadata import paths
+from tidelog.metadata.nodes import ConsumerNode
 from tidelog.partitions import TopicPartition
 
 
@@ -185,6 +187,22 @@ def test_a_consumer_whose_session_expired_registers_again() -> None:
         await eventually_async(lambda: a.tree.session_id not in (0, before), "the next session")
         await world.until_owners({0: "a-0", 1: "b-0"})
         assert world.server.tree.nodes[paths.consumer_id("g", "g_a")].owner == a.tree.session_id
+
+    in_world(story)
+
+
+def test_a_member_with_a_filter_that_only_java_understands_holds_up_its_group_while_it_is_there() -> None:
+    async def story(world: GroupWorld) -> None:
+        await world.start({"clicks": 2})
+        a = world.member("a", rebalance_backoff_ms=100)
+        await a.read({"clicks": 1})
+        other = ConsumerNode({r"\p{Alpha}+": 1}, "white_list", 0)
+        path = paths.consumer_id("g", "g_other")
+        await world.cluster.tree.create(path, other.encode(), ephemeral=True)
+        await asyncio.sleep(5)  # all attempts fail
+        assert world.owners() == {}
+        await world.cluster.tree.delete(path)
+        await world.until_owners({0: "a-0", 1: "a-0"})
 
     in_world(story)
 

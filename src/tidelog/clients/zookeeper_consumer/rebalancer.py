@@ -27,14 +27,18 @@ from tidelog.errors import KafkaError
 from tidelog.metadata import paths
 from tidelog.metadata.async_tree import SessionEvent
 from tidelog.metadata.cluster_store import ClusterStore
-from tidelog.metadata.nodes import BadNode, ConsumerNode
+from tidelog.metadata.nodes import ConsumerNode
 from tidelog.metadata.tree import TreeError, WatchEvent
 from tidelog.partitions import TopicPartition
 
 log = logging.getLogger("tidelog.clients")
 
-FAILURES = (TreeError, BadNode, KafkaError)
-"""What an attempt may meet while the tree changes under it. The next attempt may succeed."""
+FAILURES = (TreeError, ValueError, KafkaError)
+"""What an attempt may meet while the tree changes under it. The next attempt may succeed.
+
+A ValueError: another member has a node or a filter that this one does not understand. Java has regular
+expressions that Python does not have.
+"""
 
 
 @dataclass(slots=True, frozen=True)
