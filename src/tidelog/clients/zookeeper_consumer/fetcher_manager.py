@@ -120,10 +120,14 @@ class ConsumerFetcherManager:
     ) -> None:
         if info.consumed is None:
             info.consumed = records[0].offset
-        info.queue.put(info, records)
-        if info.queue.is_full:
-            info.queue.wants_room = True
-            consumer.pause(*self._partitions(info.queue))
+        queue = info.queue
+        queue.put(info, records)
+        # Before the question: after it the application may empty the queue from its thread, and then wait.
+        queue.wants_room = True
+        if queue.is_full:
+            consumer.pause(*self._partitions(queue))
+        else:
+            queue.wants_room = False
 
     def _resume(self, queue: StreamQueue) -> None:
         partitions = self._partitions(queue)
