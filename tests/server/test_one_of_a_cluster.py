@@ -43,6 +43,7 @@ from tidelog.server.broker import SUPPORTED_FEATURES, Broker, BrokerState
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.platform import RealPlatform
+from tidelog.server.run import StartFailed
 
 TOPIC, BROKER = 2, 4
 OTHER = 9
@@ -260,3 +261,22 @@ def test_features_that_changed_while_there_was_no_session_are_known(tmp_path: Pa
         await tree.close()
 
     stage.run(story())
+
+
+def test_an_id_that_zookeeper_may_generate_for_another_broker_is_refused(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "refused", broker_id="1001")
+    allowed = Stage(tmp_path / "allowed", broker_id="1001", reserved_broker_max_id="1001")
+    without = Stage(tmp_path / "without", broker_id="1001", broker_id_generation_enable="false")
+
+    async def refuse() -> None:
+        with pytest.raises(StartFailed, match=r"broker\.id=1001 is above reserved\.broker\.max\.id=1000"):
+            await stage.broker.start()
+        await stage.broker.stop()
+
+    async def start(stage: Stage) -> None:
+        await stage.broker.start()
+        await stage.broker.stop()
+
+    stage.run(refuse())
+    for started in (allowed, without):
+        started.run(start(started))

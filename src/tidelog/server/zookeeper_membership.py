@@ -129,6 +129,7 @@ class ZooKeeperMembership:
     # --- start
 
     async def identify(self, folders: Sequence[MetaProperties]) -> Identity:
+        self._check_broker_id()
         folder = self._config.data_dirs[0]
         self._tree = await self._platform.connect_zookeeper(self._cluster, folder)
         self._tree.listen(self._session_changed)
@@ -150,6 +151,15 @@ class ZooKeeperMembership:
         assert found is not None
         self._broker_id = found
         return Identity(self._cluster_id, found)
+
+    def _check_broker_id(self) -> None:
+        """A generated id may be that of another broker one day, if an operator sets one above the limit."""
+        config, largest = self._config, self._config.reserved_broker_max_id
+        if config.broker_id_generation_enable and config.broker_id > largest:
+            raise StartFailed(
+                f"broker.id={config.broker_id} is above reserved.broker.max.id={largest}: ZooKeeper makes "
+                "such ids for brokers without one. Set a smaller broker.id or a larger reserved.broker.max.id"
+            )
 
     async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
         self._metadata = metadata
