@@ -22,6 +22,7 @@ from tidelog.cli.flags import (
     error_text,
     switch,
     valued,
+    zk_tls_config_file,
 )
 from tidelog.cli.output import connected_admin, output_option, pairs, print_json
 from tidelog.errors import KafkaError
@@ -31,7 +32,6 @@ from tidelog.security.acl import AccessControlEntry, AclBinding, AclBindingFilte
 if TYPE_CHECKING:
     from tidelog.clients.admin import Admin
 
-CONNECT_SECONDS = 10.0
 FAILED = "Error while executing ACL command: "
 
 
@@ -54,6 +54,7 @@ class Rules(Protocol):
     multiple=True,
     help="zookeeper.connect=HOST:PORT changes the rules in ZooKeeper, without a broker.",
 )
+@zk_tls_config_file
 @click.option("--add", is_flag=True, help="Add rules.")
 @click.option("--remove", is_flag=True, help="Remove rules.")
 @click.option("--list", "listing", is_flag=True, help="Print all rules, or the rules of the named resources.")
@@ -132,6 +133,7 @@ def acls(
     bootstrap_server: str,
     command_config: str | None,
     authorizer_properties: Sequence[str],
+    zk_tls_config_file: str | None,
     add: bool,
     remove: bool,
     listing: bool,
@@ -183,10 +185,12 @@ def acls(
         zookeeper = properties.get("zookeeper.connect")
         if properties and zookeeper is None:
             raise ValueError("--authorizer-properties needs zookeeper.connect=HOST:PORT")
+        if zk_tls_config_file is not None and zookeeper is None:
+            raise ValueError("--zk-tls-config-file goes with --authorizer-properties zookeeper.connect alone")
     except ValueError as error:
         raise WrongUsage(str(error), ctx) from None
     try:
-        with open_rules(bootstrap_server, command_config, zookeeper) as rules:
+        with open_rules(bootstrap_server, command_config, zookeeper, zk_tls_config_file) as rules:
             if listing:
                 list_rules(rules, flags, output == "json")
             elif add:
@@ -290,9 +294,11 @@ def _as_json(binding: AclBinding) -> dict[str, str]:
 
 
 @contextmanager
-def open_rules(bootstrap: str, command_config: str | None, zookeeper: str | None) -> Iterator[Rules]:
+def open_rules(
+    bootstrap: str, command_config: str | None, zookeeper: str | None, zk_tls_config: str | None
+) -> Iterator[Rules]:
     if zookeeper is not None:
-        yield RulesInTree(zookeeper)
+        yield RulesInTree(zookeeper, zk_tls_config)
         return
     with connected_admin(bootstrap, command_config) as admin:
         yield RulesOfBroker(admin)
@@ -315,8 +321,9 @@ class RulesOfBroker:
 class RulesInTree:
     """The rules in ZooKeeper. Brokers follow a change as if one of them had made it."""
 
-    def __init__(self, connect: str) -> None:
+    def __init__(self, connect: str, zk_tls_config: str | None) -> None:
         self._connect = connect
+        self._zk_tls_config = zk_tls_config
 
     def add(self, bindings: Sequence[AclBinding]) -> None:
         asyncio.run(self._call(bindings=bindings))
@@ -335,10 +342,11 @@ class RulesInTree:
     ) -> list[AclBinding]:
         import random
 
-        from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
+        from tidelog.cli.zookeeper_settings import zookeeper_settings
+        from tidelog.metadata.zookeeper import ZooKeeperTree
         from tidelog.security.acl_authorizer import AclAuthorizer
 
-        settings = ZooKeeperSettings(connect_timeout=CONNECT_SECONDS)
+        settings = zookeeper_settings(self._zk_tls_config)
         tree = await ZooKeeperTree.connect(self._connect, settings, rng=random.Random(), create_chroot=False)
         async with tree:
             authorizer = AclAuthorizer()

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.configs_describe import describe
-from tidelog.cli.flags import WrongUsage, bootstrap_server, error_text, switch, valued
+from tidelog.cli.flags import (
+    WrongUsage,
+    bootstrap_server,
+    error_text,
+    switch,
+    valued,
+    zk_tls_config_file,
+)
 from tidelog.cli.output import open_admin, output_option, tool_command
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
@@ -64,6 +71,7 @@ class Entity:
 @bootstrap_server
 @valued("--bootstrap-controller", "HOST:PORT[,...]", "Not served: the tool connects to brokers only.")
 @valued("--zookeeper", "HOST:PORT[,...]", "Change SCRAM credentials of users without a broker.")
+@zk_tls_config_file
 @valued("--command-config", "FILE", "A properties file with settings of the client.")
 @switch("--describe", "Print settings.")
 @switch("--alter", "Change settings.")
@@ -120,10 +128,14 @@ def in_zookeeper(connect: str, entities: list[Entity], flags: dict[str, object])
     import asyncio
 
     from tidelog.cli.configs_zookeeper import run
+    from tidelog.cli.zookeeper_settings import zookeeper_settings
     from tidelog.metadata.tree import TreeError, TreeUnavailable
 
+    file = flags["zk_tls_config_file"]
     try:
-        asyncio.run(run(connect, entities, added(flags), deleted(flags), alters=bool(flags["alter"])))
+        settings = zookeeper_settings(None if file is None else str(file))
+        work = run(connect, settings, entities, added(flags), deleted(flags), alters=bool(flags["alter"]))
+        asyncio.run(work)
     except (TreeError, TreeUnavailable) as error:
         raise ValueError(str(error)) from None
 
@@ -135,6 +147,8 @@ def check(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:
     if bool(flags["describe"]) == bool(flags["alter"]):
         raise WrongUsage("expected one of --describe and --alter", ctx)
     entities = entities_of(ctx, flags)
+    if flags["zk_tls_config_file"] is not None and flags["zookeeper"] is None:
+        raise WrongUsage("--zk-tls-config-file goes with --zookeeper alone", ctx)
     types = [entity.type for entity in entities]
     if not types:
         raise WrongUsage("expected --entity-type, or --topic, --broker, --user and so on", ctx)

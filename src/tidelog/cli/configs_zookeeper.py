@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.topics_zookeeper import CONNECT_SECONDS, DEPRECATED
+from tidelog.cli.topics_zookeeper import DEPRECATED
 from tidelog.clock import SystemClock
 from tidelog.metadata import paths
 from tidelog.metadata.async_tree import ensure_path
@@ -26,14 +26,19 @@ USERS = "users/"
 
 
 async def run(
-    connect: str, entities: Sequence[Entity], add: Mapping[str, str], remove: Sequence[str], *, alters: bool
+    connect: str,
+    settings: ZooKeeperSettings,
+    entities: Sequence[Entity],
+    add: Mapping[str, str],
+    remove: Sequence[str],
+    *,
+    alters: bool,
 ) -> None:
     """Raises ValueError and TreeError."""
     if [entity.type for entity in entities] != ["users"]:
         raise ValueError("--zookeeper is for the SCRAM credentials of users alone: use --bootstrap-server")
     click.echo(DEPRECATED, err=True)
     rng = random.Random()
-    settings = ZooKeeperSettings(connect_timeout=CONNECT_SECONDS)
     async with await ZooKeeperTree.connect(connect, settings, rng=rng, create_chroot=True) as tree:
         store = ClusterStore(tree, SystemClock(), rng)
         user = entities[0].name

@@ -198,6 +198,13 @@ def switch(name: str, text: str) -> Decorator:
     return click.option(name, is_flag=True, help=text)
 
 
+zk_tls_config_file = valued(
+    "--zk-tls-config-file",
+    "FILE",
+    "A properties file with zookeeper.ssl.*, zookeeper.set.acl and tidelog.zookeeper.digest.",
+)
+
+
 def not_both(ctx: click.Context, name: str, value: object, old_name: str, old_value: object) -> None:
     """Raise WrongUsage if a flag is given by its name and also by its older name."""
     if value not in (None, ()) and old_value not in (None, ()):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.flags import zk_tls_config_file
+
 if TYPE_CHECKING:
     from tidelog.security.security_folder import BrokerAddress
 
@@ -135,18 +137,20 @@ def renew(folder: Path, days: int) -> None:
 @security.command("add-users")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--zookeeper", required=True, metavar="HOST:PORT,...[/CHROOT]", help="The tree of the cluster.")
-def add_users(folder: Path, zookeeper: str) -> None:
+@zk_tls_config_file
+def add_users(folder: Path, zookeeper: str, zk_tls_config_file: str | None) -> None:
     """Store the SCRAM users of DIR in ZooKeeper.
 
     Do so before the brokers start: they log in to each other.
     """
+    from tidelog.cli.zookeeper_settings import zookeeper_settings
     from tidelog.metadata.tree import TreeError
     from tidelog.security.security_folder import FolderRefused, SecurityFolder
     from tidelog.server.cluster_users import store_users
 
     try:
         users = SecurityFolder(folder).users()
-        store_users(zookeeper, users)
+        store_users(zookeeper, users, zookeeper_settings(zk_tls_config_file))
     except (FolderRefused, TreeError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"Stored the credentials of {', '.join(users)} at {zookeeper}.")

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, switch, valued
+from tidelog.cli.flags import (
+    KafkaStyleCommand,
+    WrongUsage,
+    bootstrap_server,
+    switch,
+    valued,
+    zk_tls_config_file,
+)
 from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.cli.topics_output import Shown, describe_as_json, print_descriptions, topic_configs
 from tidelog.errors import (
@@ -92,6 +99,7 @@ class Options:
     partition_size_limit_per_response: int | None
     like: str | None = None
     output: str = "text"
+    zk_tls_config_file: str | None = None
 
     def given(self, name: str) -> bool:
         return getattr(self, name) not in (None, False, ())
@@ -127,6 +135,7 @@ class Options:
     "HOST:PORT[,...][/CHROOT]",
     "DEPRECATED: change and read topics in ZooKeeper itself, without a broker.",
 )
+@zk_tls_config_file
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @click.option("--list", "listing", is_flag=True, help="Print the names of the topics.")
 @switch("--describe", "Print topics with their partitions and settings.")
@@ -183,6 +192,8 @@ def check(options: Options, ctx: click.Context) -> str:
     if options.output == "json" and action not in ("list", "describe"):
         raise WrongUsage(f"--output json goes with --list and --describe, not with --{action}", ctx)
     on_zookeeper = options.zookeeper is not None
+    if options.zk_tls_config_file is not None and not on_zookeeper:
+        raise WrongUsage("--zk-tls-config-file goes with --zookeeper alone", ctx)
     for name, fitting in (ONLY_WITH | (ON_ZOOKEEPER_ONLY_WITH if on_zookeeper else {})).items():
         if options.given(name) and action not in fitting:
             raise WrongUsage(f"--{name.replace('_', '-')} does not go with --{action}", ctx)

@@ -14,6 +14,7 @@ import click
 from tidelog.cli.flags import FlagDefault, WrongUsage
 from tidelog.cli.topics import Options, at_least_one, parse_assignment, parse_configs, select
 from tidelog.cli.topics_output import joined
+from tidelog.cli.zookeeper_settings import zookeeper_settings
 from tidelog.clock import SystemClock
 from tidelog.controller.interface import ConfigEntity, ConfigKind, NewPartitions, NewTopic
 from tidelog.controller.planning import ControllerSettings, Planner
@@ -23,7 +24,7 @@ from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.nodes import topic_id_text
 from tidelog.metadata.state import NO_LEADER, NO_TOPIC_ID, ClusterState, PartitionState, TopicState
 from tidelog.metadata.tree import NodeExists
-from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
+from tidelog.metadata.zookeeper import ZooKeeperTree
 from tidelog.slices import finished
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ NOT_IN_THE_TREE = (
     "partition_size_limit_per_response",
 )
 """Flags of requests to brokers, and of settings that only brokers know."""
-
-CONNECT_SECONDS = 10.0
 
 
 def check(action: str, options: Options, ctx: click.Context) -> None:
@@ -67,7 +66,7 @@ async def run(action: str, options: Options) -> None:
     click.echo(DEPRECATED, err=True)
     connect = options.zookeeper or ""
     rng = random.Random()
-    settings = ZooKeeperSettings(connect_timeout=CONNECT_SECONDS)
+    settings = zookeeper_settings(options.zk_tls_config_file)
     async with await ZooKeeperTree.connect(connect, settings, rng=rng, create_chroot=False) as tree:
         if await tree.exists(paths.TOPICS) is None:
             raise ValueError(f"there is no cluster at {connect}: it has no node {paths.TOPICS}")

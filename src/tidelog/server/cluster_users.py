@@ -16,14 +16,15 @@ from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
 CONNECT_SECONDS = 10.0
 
 
-def store_users(zookeeper: str, users: Mapping[str, Mapping[str, str]]) -> None:
+def store_users(
+    zookeeper: str, users: Mapping[str, Mapping[str, str]], settings: ZooKeeperSettings | None = None
+) -> None:
     """Write credentials by user and mechanism; other settings of the users stay. Raises TreeError."""
-    asyncio.run(_store(zookeeper, users))
+    asyncio.run(_store(zookeeper, users, settings or ZooKeeperSettings(connect_timeout=CONNECT_SECONDS)))
 
 
-async def _store(zookeeper: str, users: Mapping[str, Mapping[str, str]]) -> None:
+async def _store(zookeeper: str, users: Mapping[str, Mapping[str, str]], settings: ZooKeeperSettings) -> None:
     rng = random.Random()
-    settings = ZooKeeperSettings(connect_timeout=CONNECT_SECONDS)
     async with await ZooKeeperTree.connect(zookeeper, settings, rng=rng) as tree:
         store = ClusterStore(tree, SystemClock(), rng)
         await ensure_path(tree, paths.CONFIG_CHANGES)
