@@ -421,6 +421,25 @@ def test_leadership_returns_to_the_preferred_replica_by_itself() -> None:
     simulated(story())
 
 
+def test_other_settings_that_change_do_not_put_off_the_check_of_the_balance() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.settings.leader_imbalance_check_interval_seconds = 30.0
+            controller = await controller_on(cluster, 1, 2, 3)
+            await create(cluster, [2, 3])
+            await cluster.crash(2)
+            await cluster.until(lambda: state_of(controller).leader == 3, "another leader")
+            await cluster.start(2)
+            await cluster.settle()
+            controller.controller.context.put_partition(DEMO, replace(state_of(controller), isr=[3, 2]))
+            for partitions in range(10):
+                controller.controller.update_settings(replace(cluster.settings, num_partitions=partitions))
+                await asyncio.sleep(10)
+            assert state_of(controller).leader == 2
+
+    simulated(story())
+
+
 def test_the_next_controller_tells_all_brokers_about_all_partitions() -> None:
     async def story() -> None:
         async with Cluster(1, 2, 3) as cluster:

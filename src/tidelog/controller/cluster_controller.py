@@ -145,11 +145,9 @@ class ClusterController:
         return self._parts.settings
 
     def update_settings(self, settings: ControllerSettings) -> None:
-        """Use other settings from now on."""
+        """Use other settings from now on. The balance of leaders is checked when it would have been."""
         for setting in fields(settings):
             setattr(self._parts.settings, setting.name, getattr(settings, setting.name))
-        if self._active is not None:
-            self._active.elections.schedule_rebalance(settings.leader_imbalance_check_interval_seconds)
 
     # --- start and stop
 
