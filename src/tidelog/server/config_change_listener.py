@@ -14,7 +14,6 @@ from typing import Protocol
 
 from tidelog.metadata.change_follower import ChangeFollower
 from tidelog.metadata.cluster_store import ClusterStore
-from tidelog.metadata.nodes import BadNode
 
 _log = logging.getLogger("tidelog.server.config_changes")
 
@@ -81,18 +80,26 @@ class ConfigChangeListener:
             return
         try:
             configs = await self._store.read_config(entity_path)
-        except BadNode as error:
+        except ValueError as error:  # a node that cannot be understood, or a path that no node has
             _log.error("settings are not applied: %s", error)
             return
         _log.info("settings of %s are applied", entity_path)
-        self._settings.entity_changed(entity_path, configs)
+        _tell(self._settings, entity_path, configs)
 
     async def _apply_everything(self) -> None:
         if self._settings is None:
             return
         found = await self._store.read_entity_configs()
         for entity_path in {*found, *self._settings.entities()}:
-            self._settings.entity_changed(entity_path, found.get(entity_path, {}))
+            _tell(self._settings, entity_path, found.get(entity_path, {}))
         topics = await self._store.topic_configs(self._settings.topics())
         for topic, configs in topics.items():
-            self._settings.entity_changed(f"{TOPICS}{topic}", configs)
+            _tell(self._settings, f"{TOPICS}{topic}", configs)
+
+
+def _tell(settings: SettingsOfEntities, entity_path: str, configs: dict[str, str]) -> None:
+    """Pass settings on. An error is logged: the settings of other entities are applied all the same."""
+    try:
+        settings.entity_changed(entity_path, configs)
+    except Exception:
+        _log.exception("settings of %s could not be applied", entity_path)
