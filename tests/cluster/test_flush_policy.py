@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.scripted_leader import Follower
-from tests.cluster.world import FailingDisk, HeldWorker, Produced, World, want
+from tests.cluster.world import FOLLOWER, SELF, FailingDisk, HeldWorker, Produced, World, want
 from tests.storage.helpers import batch
 from tidelog.cluster.follower_append import HEAVY_BYTES, FollowerAppend
-from tidelog.errors import KafkaStorageError
+from tidelog.errors import KafkaStorageError, NotLeaderOrFollower
+from tidelog.metadata.state import PartitionState
 
 
 def test_the_answer_comes_after_the_disk_has_it(tmp_path: Path) -> None:
@@ -176,3 +177,24 @@ def test_a_follower_has_on_disk_what_it_appended_when_its_leader_changes(tmp_pat
     worker.run_all()
     follower.world.advance()
     assert seen == [(1, 1)]
+
+
+@pytest.mark.parametrize("flush_has_ended", [True, False])
+def test_a_leader_commits_what_it_wrote_before_its_epoch_when_that_is_on_disk(
+    tmp_path: Path, flush_has_ended: bool
+) -> None:
+    """It lost the partition before a flush, and leads it again before it has fetched."""
+    world = World(tmp_path)
+    partition = world.partition(replicas=(SELF, FOLLOWER), flush_messages=1)
+    log = partition.log_or_raise()
+    produced = [world.produce(partition, acks=1) for _ in range(2)]
+    away = PartitionState([SELF, FOLLOWER], FOLLOWER, 1, [SELF, FOLLOWER])
+    world.replicas.become_follower("t", partition.topic_id, 0, away, log.config)
+    if flush_has_ended:
+        world.advance()
+        assert isinstance(produced[1].error, NotLeaderOrFollower)
+    world.partition(replicas=(SELF, FOLLOWER), leader_epoch=2, flush_messages=1)
+    world.follower_has(partition, 2)
+    assert log.high_watermark == log.recovery_point == int(flush_has_ended)
+    world.advance()
+    assert log.high_watermark == log.recovery_point == 2

@@ -18,6 +18,10 @@ class FlushWaiters:
     def add(self, base_offset: int, done: Callable[[BaseException | None], None]) -> None:
         self.next.append((base_offset, done))
 
+    def hold_back(self, offset: int) -> None:
+        """Readers stop at `offset`, or before it, until the next flush has ended."""
+        self.next.insert(0, (offset, _nobody_waits))
+
     def begin(self) -> list[FlushWaiter]:
         """The appends that a flush beginning now includes."""
         self.running, self.next = self.next, []
@@ -30,5 +34,9 @@ class FlushWaiters:
         """The offset where readers stop: of the first append that waits for its flush, or the log end."""
         for waiters in (self.running, self.next):
             if waiters:
-                return min(log_end_offset, waiters[0][0])
+                log_end_offset = min(log_end_offset, waiters[0][0])
         return log_end_offset
+
+
+def _nobody_waits(_: BaseException | None) -> None:
+    """The callback of `hold_back`."""

@@ -150,9 +150,16 @@ class Partition(LogListener):
             log.gap = None  # the followers take the log as it is
             self.leader_epoch_start_offset = log.log_end_offset
             log.assign_epoch(state.leader_epoch, log.log_end_offset)
+            self._hold_back_unflushed(log)
         self.advance_high_watermark()
         self.changed()
         return is_new
+
+    def _hold_back_unflushed(self, log: Log) -> None:
+        """flush.messages: what this broker wrote before it led is committed when it is on disk, too."""
+        unflushed = log.log_end_offset - log.recovery_point
+        if len(self.replicas) > 1 and unflushed >= log.config.flush_messages:
+            self.flushes.hold_back(log.recovery_point)
 
     def become_follower(self, log: Log, state: PartitionState) -> bool:
         """Follow the leader, or wait for one; returns whether the leader or its epoch is new.

@@ -111,6 +111,8 @@ class ReplicaManager:
         if partition.become_leader(found, state):
             followers = [broker for broker in state.isr if broker != self.broker_id]
             self.awaited_followers.expect((topic, index), followers)
+            if partition.flushes.next and partition.flushes.running is None:
+                self._flush(partition)
         return partition
 
     def become_follower(
