@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.storage.helpers import NOW, batch
 from tidelog.clock import ManualClock
 from tidelog.records.batch import iter_batches
-from tidelog.storage.checkpoints import RECOVERY_POINTS
+from tidelog.storage.checkpoints import GAP, RECOVERY_POINTS
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.log import Log
@@ -36,6 +37,9 @@ class Start:
     def crash(self) -> None:
         self.log.release()
         self.manager.log_dirs.unlock()
+
+    def stop(self) -> None:
+        self.manager.shutdown()
 
 
 def offsets(log: Log) -> list[int]:
@@ -107,3 +111,32 @@ def test_how_far_a_log_with_a_gap_is_on_disk_is_written_down_before_it_is_served
     start = Start(with_gap, COMPACTED)
     assert start.log.recovery_point == 6
     assert "topic 0 6" in (with_gap / RECOVERY_POINTS).read_text()
+
+
+@pytest.mark.parametrize("end", [Start.stop, Start.crash])
+def test_a_gap_is_known_after_the_next_start(with_gap: Path, end: Callable[[Start], None]) -> None:
+    """A follower may be restarted before it has fetched from the gap."""
+    end(Start(with_gap, COMPACTED))
+    second = Start(with_gap, COMPACTED)
+    assert (second.log.gap, offsets(second.log)) == (3, [0, 1, 2, 4, 5])
+    second.append()
+    end(second)
+    assert Start(with_gap, COMPACTED).log.gap == 3
+
+
+@pytest.mark.parametrize("end", [Start.stop, Start.crash])
+@pytest.mark.parametrize("forget", [lambda log: log.truncate_to(3, NOW), Log.forget_gap])
+def test_a_gap_that_is_gone_is_not_found_again(
+    with_gap: Path, forget: Callable[[Log], object], end: Callable[[Start], None]
+) -> None:
+    start = Start(with_gap, COMPACTED)
+    forget(start.log)
+    end(start)
+    assert Start(with_gap, COMPACTED).log.gap is None
+
+
+@pytest.mark.parametrize("damaged", [b"", b"0\n1\n-3\n", b"0\n2\n3\n4\n", b"0\n1\nthree\n"])
+def test_a_damaged_file_of_a_gap_is_ignored(with_gap: Path, damaged: bytes) -> None:
+    Start(with_gap, COMPACTED).crash()
+    (with_gap / "topic-0" / GAP).write_bytes(damaged)
+    assert Start(with_gap, COMPACTED).log.gap is None

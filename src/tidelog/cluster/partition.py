@@ -147,7 +147,7 @@ class Partition(LogListener):
         self.followers.assign(others, keep=not is_new, now=self.isr_rules.clock.monotonic())
         self._serve(log)
         if is_new:
-            log.gap = None  # the followers take the log as it is
+            log.forget_gap()  # the followers take the log as it is
             self.leader_epoch_start_offset = log.log_end_offset
             log.assign_epoch(state.leader_epoch, log.log_end_offset)
             self._hold_back_unflushed(log)

@@ -19,6 +19,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+GAP = "gap-checkpoint"  # ours alone: Kafka ignores it
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -86,6 +87,19 @@ def decode_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
 
 def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
     return _encode_lines(f"{epoch} {start}" for epoch, start in epochs)
+
+
+def decode_gap(path: str, data: bytes) -> int:
+    """The offset at which the first gap of a log begins."""
+    match _versioned_lines(path, data):
+        case [[offset]] if offset.isdecimal():
+            return int(offset)
+        case _:
+            raise CorruptCheckpoint(path, "not one offset")
+
+
+def encode_gap(offset: int) -> bytes:
+    return _encode_lines([str(offset)])
 
 
 def decode_partition_metadata(path: str, data: bytes) -> bytes:

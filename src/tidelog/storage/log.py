@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 from tidelog.errors import KafkaStorageError, OffsetOutOfRange
 from tidelog.storage.append import AppendResult
-from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
+from tidelog.storage.checkpoints import GAP, PARTITION_METADATA, encode_partition_metadata
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.file_cache import FileCache
@@ -81,7 +82,7 @@ class Log:
         self.last_stable_offset = loaded.log_start_offset
         self.is_truncating = False
         # A crash, or the cleaner, left no records from this offset to the next one. A follower fetches them
-        # again; None if there is no such doubt.
+        # again; None if there is no such doubt. A file keeps it over restarts (`forget_gap`).
         self.gap = loaded.gap
         self._listeners = LogListeners(self)
         self._local = LocalLog(directory, config, loaded, disk=disk, files=files, rng=rng)
@@ -322,7 +323,14 @@ class Log:
         """The log ends at `offset`: forget leader epochs from there on, and a gap that begins there."""
         self.leader_epochs.truncate_from_end(offset)
         if self.gap is not None and offset <= self.gap:
+            self.forget_gap()
+
+    def forget_gap(self) -> None:
+        """The log has no gap, or its followers have it too."""
+        if self.gap is not None:
             self.gap = None
+            with suppress(OSError):  # with the file, a follower fetches more than it has to after a restart
+                self.disk.unlink(f"{self.dir}/{GAP}")
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log goes on, empty, at `offset`."""

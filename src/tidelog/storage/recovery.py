@@ -25,9 +25,12 @@ from tidelog.records.batch import (
 )
 from tidelog.records.check import CheckedBatch
 from tidelog.storage.checkpoints import (
+    GAP,
     PARTITION_METADATA,
     CorruptCheckpoint,
+    decode_gap,
     decode_partition_metadata,
+    encode_gap,
 )
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
@@ -77,7 +80,7 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     truncated_bytes: int = 0
-    gap: int | None = None  # where the first gap begins that is after the recovery point and was kept
+    gap: int | None = None  # where the first gap begins that was after the recovery point and was kept
 
 
 # -- batches
@@ -296,8 +299,8 @@ def _swap_in(disk: Disk, directory: str, names: list[str], swaps: list[tuple[int
 
 def _collect(
     disk: Disk, files: FileCache, directory: str, config: LogConfig
-) -> tuple[list[LogSegment], ProducerSnapshots, bool]:
-    """The segments and snapshots of a folder, and whether it has a partition.metadata."""
+) -> tuple[list[LogSegment], ProducerSnapshots, list[str]]:
+    """The segments and snapshots of a folder, and the names of all its files."""
     names = _finish_interrupted_work(disk, directory, disk.listdir(directory))
     found: dict[str, list[int]] = {
         LOG: [],
@@ -322,7 +325,7 @@ def _collect(
         segment = LogSegment(disk, files, directory, base, size, config.segment_index_bytes)
         segment.has_aborted = base in with_aborted
         segments.append(segment)
-    return segments, ProducerSnapshots(disk, directory, found[SNAPSHOT]), PARTITION_METADATA in names
+    return segments, ProducerSnapshots(disk, directory, found[SNAPSHOT]), names
 
 
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
@@ -374,7 +377,7 @@ def load_log(
     If `recovery_point` is None, the whole log is read and gaps are kept: without a checkpoint nobody knows
     whether a crash or an earlier cleaning left them.
     """
-    segments, snapshots, has_metadata = _collect(disk, files, directory, config)
+    segments, snapshots, names = _collect(disk, files, directory, config)
     epochs = LeaderEpochFileCache(disk, directory)
     try:
         epochs.load()
@@ -383,7 +386,7 @@ def load_log(
         logger.warning("leader epochs are taken from the batches of the log: %s", error)
         has_epochs = False
     producers = ProducerStateManager(config.producer_id_expiration_ms)
-    topic_id = read_topic_id(disk, directory) if has_metadata else None
+    topic_id = read_topic_id(disk, directory) if PARTITION_METADATA in names else None
     is_new = not segments
     if is_new:
         segments = [
@@ -413,7 +416,26 @@ def load_log(
     if not has_epochs:
         _read_epochs(loaded)
     _settle(loaded, disk, files, directory, config, now_ms)
+    _keep_gap(loaded, disk, directory, has_file=GAP in names)
     return loaded
+
+
+def _keep_gap(loaded: LoadedLog, disk: Disk, directory: str, *, has_file: bool) -> None:
+    """Write down where the gap begins: the next start does not find it, because the log is flushed."""
+    known = _read_gap(disk, directory) if has_file else None
+    if known is not None and (loaded.gap is None or known <= loaded.gap):
+        loaded.gap = known
+    elif loaded.gap is not None:
+        disk.atomic_write(f"{directory}/{GAP}", encode_gap(loaded.gap))
+
+
+def _read_gap(disk: Disk, directory: str) -> int | None:
+    path = f"{directory}/{GAP}"
+    try:
+        return decode_gap(path, disk.read(path))
+    except CorruptCheckpoint as error:
+        logger.warning("a gap that an earlier start has found is not known: %s", error)
+        return None
 
 
 def _read_epochs(loaded: LoadedLog) -> None:
