@@ -27,7 +27,7 @@ from tidelog.errors import ErrorCode, KafkaStorageError, NotLeaderOrFollower
 from tidelog.metadata.state import PartitionState
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
-from tidelog.storage.config import LogConfig
+from tidelog.storage.config import LONG_MAX, LogConfig
 from tidelog.storage.log import Log
 from tidelog.storage.truncation import Truncation
 
@@ -371,6 +371,33 @@ def test_a_damaged_batch_is_fetched_again_and_harms_no_other_partition(tmp_path:
         assert wanted(await follower.answered()) == [(0, 0, -1)]
         await follower.answered(data(good, index=0))
         assert log_of(follower, 0).log_end_offset == 1
+
+    follower.run(test())
+
+
+@pytest.mark.parametrize("flush_messages", [LONG_MAX, 1])
+def test_what_was_appended_before_a_damaged_batch_is_not_fetched_again(
+    tmp_path: Path, flush_messages: int
+) -> None:
+    """The two batches go to two segments, by two writes."""
+    follower = Follower(tmp_path)
+    first, second = batches((0, 1, 0)), batches((1, 1, 0))
+    bad = bytearray(second)
+    bad[-1] ^= 1
+
+    async def test() -> None:
+        settings = {"segment_bytes": len(first), "flush_messages": flush_messages}
+        follower.manager.add([follower.follow(0, **settings), follower.follow(1)])
+        await follower.answered(data(first + bytes(bad)))
+        follower.world.advance(0.02)
+        following = await follower.answered()
+        if flush_messages == 1:  # the log is synced between two fetches
+            following = await follower.answered()
+            assert log_of(follower).recovery_point == 1
+        assert wanted(following) == [(0, 1, 0)]
+        await follower.answered(data(second))
+        assert log_of(follower).log_end_offset == 2
+        assert not follower.manager.failed
 
     follower.run(test())
 

@@ -103,5 +103,12 @@ class PartitionFetchState:
         if is_flushed:
             self.is_flushing = False
 
+    def append_failed(self) -> None:
+        """Fetch what follows the batches that were appended before the failure, once these are on disk."""
+        log = self.partition.log
+        if log is not None and log.log_end_offset > self.fetch_offset:
+            self.moved_to(log.log_end_offset)
+            self.is_flushing = log.config.flush_messages != LONG_MAX
+
     def has_caught_up(self) -> bool:
         return self.lag is not None and self.lag <= 0

@@ -481,6 +481,7 @@ class ReplicaFetcher:
         if not self._is_current(state):
             return
         if error is not None:
+            state.append_failed()
             self._append_failed(state, error)
         elif appended is not None:
             state.fetch_offset = appended.last_offset + 1
@@ -589,10 +590,9 @@ class ReplicaFetcher:
             self._end_work()
             if not ended.done():  # the fetcher may be closed meanwhile
                 ended.set_result(None)
-            if self._is_current(state):
-                if error is not None:
-                    self._append_failed(state, error)
-                    return
+            if self._is_current(state) and error is not None:
+                self._append_failed(state, error)
+            elif self._is_current(state):
                 state.moved_to(end, is_flushed=make is FollowerFlush)
                 self._changed[state] = None
 
