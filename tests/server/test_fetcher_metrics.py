@@ -58,3 +58,20 @@ def test_lag_bytes_and_failed_partitions_are_shown(tmp_path: Path) -> None:
         assert not [name for name in scrape(registry) if FETCHER in name]
 
     follower.run(test())
+
+
+def test_a_fetcher_that_begins_again_before_the_next_scrape_is_shown(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+    registry = Registry()
+    FetcherMetrics(registry, follower.manager)
+
+    async def test() -> None:
+        follower.manager.add([follower.follow()])
+        await follower.answered(data(batches((0, 2, 0))))
+        follower.manager.remove([("t", 0)])
+        follower.manager.end_idle()
+        follower.manager.add([follower.follow(epoch=1)])
+        scrape(registry)
+        assert find(scrape(registry), "kafka_server_fetcherstats_bytes_total", FETCHER) == 0
+
+    follower.run(test())

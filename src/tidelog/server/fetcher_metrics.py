@@ -23,7 +23,7 @@ class FetcherMetrics:
         self._bytes_in = registry.meter(GROUP, "BrokerTopicMetrics", "ReplicationBytesInPerSec")
         self._reassignment = registry.meter(GROUP, "BrokerTopicMetrics", "ReassignmentBytesInPerSec")
         fetchers.on_fetched = self._fetched
-        fetchers.on_started = self._meters_of
+        fetchers.on_started = self._started
         kind = "ReplicaFetcherManager"
         registry.gauge(GROUP, kind, "MaxLag", self._max_lag, **MANAGER)
         registry.gauge(GROUP, kind, "MinFetchRate", self._min_fetch_rate, **MANAGER)
@@ -47,13 +47,21 @@ class FetcherMetrics:
     def _dead(self) -> int:
         return sum(fetcher.is_dead for fetcher in self._fetchers.fetchers.values())
 
-    def _refresh(self) -> None:
-        """Update the meters of the fetchers, and remove the meters of fetchers that ended."""
-        running = dict.fromkeys(self._fetchers.fetchers.values())
+    def _started(self, fetcher: ReplicaFetcher) -> None:
+        """Make meters, without those of a fetcher of the same name that ended since the last scrape."""
+        self._forget_ended()
+        self._meters_of(fetcher)
+
+    def _forget_ended(self) -> None:
+        running = set(self._fetchers.fetchers.values())
         for fetcher in [fetcher for fetcher in self._meters if fetcher not in running]:
             del self._meters[fetcher]
             self._registry.remove_labelled("clientId", fetcher.name)
-        for fetcher in running:
+
+    def _refresh(self) -> None:
+        """Update the meters of the fetchers, and remove the meters of fetchers that ended."""
+        self._forget_ended()
+        for fetcher in self._fetchers.fetchers.values():
             bytes_read, requests = self._meters_of(fetcher)
             bytes_read.count, requests.count = fetcher.bytes_fetched, fetcher.answers
 
