@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -23,6 +24,7 @@ from tidelog.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLar
 from tidelog.records.batch import iter_batches, read_header
 from tidelog.records.check import check_produced
 from tidelog.storage.append import DuplicateBatch, PendingAppend, write_together
+from tidelog.storage.disk import RealDisk, RealFile
 from tidelog.storage.file_cache import FileCache
 from tidelog.storage.log import Log
 
@@ -437,6 +439,25 @@ def test_a_log_can_start_anew_at_any_offset(tmp_path: Path) -> None:
     log.close(NOW)
     again = open_log(tmp_path, clean=True)
     assert (again.log_start_offset, again.log_end_offset) == (1000, 1001)
+
+
+def test_a_log_that_finds_no_room_to_start_anew_can_do_so_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(5))
+    log.roll(NOW)
+    with monkeypatch.context() as full:
+
+        def refuse(disk: RealDisk, path: str, *, create: bool = False) -> RealFile:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+        full.setattr(RealDisk, "open", refuse)
+        with pytest.raises(KafkaStorageError):
+            log.truncate_fully_and_start_at(1000, NOW)
+    log.truncate_fully_and_start_at(1000, NOW)
+    assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (1000, 1000, 1)
+    assert append(log).base_offset == 1000
 
 
 # -- transactions

@@ -240,10 +240,19 @@ class LocalLog:
         return removed
 
     def start_anew_at(self, offset: int, now_ms: int) -> tuple[list[str], list[DiskFile]]:
-        """Drop every segment, and begin an empty one at `offset`, in any thread."""
-        removed = self._remove_for_good(self.segments.remove_from(0))
+        """Drop every segment, and begin an empty one at `offset`, in any thread.
+
+        The new one comes first where its name is free: a full disk must not leave a log without segments.
+        """
+        segments = self.segments
+        new = None if segments.contains_base(offset) else self._new_segment(offset, now_ms)
+        dropped = segments.remove_from(0)
+        if new is not None:
+            segments.append(new)
+        removed = self._remove_for_good(dropped)
         self.snapshots.delete_outside(offset, offset - 1)
-        self.segments.append(self._new_segment(offset, now_ms))
+        if new is None:
+            segments.append(self._new_segment(offset, now_ms))
         return removed
 
     def _remove_for_good(self, segments: list[LogSegment]) -> tuple[list[str], list[DiskFile]]:
