@@ -51,11 +51,14 @@ def test_other_entities_have_no_quotas(path: str) -> None:
     assert not quotas.is_active
 
 
-def test_a_value_that_is_no_number_is_logged_and_not_applied(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("text", ["much", "NaN"])
+def test_a_value_that_is_no_number_is_logged_and_not_applied(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     quotas = QuotaManagers(ManualClock())
-    quotas.entity_changed("users/a", {"producer_byte_rate": "much", "consumer_byte_rate": "7"})
+    quotas.entity_changed("users/a", {"producer_byte_rate": text, "consumer_byte_rate": "7"})
     assert (quotas.produce.enabled, quotas.fetch.enabled) == (False, True)
-    assert "producer_byte_rate=much" in caplog.text
+    assert f"producer_byte_rate={text}" in caplog.text
 
 
 def test_rates_of_addresses_go_to_the_network() -> None:
@@ -64,8 +67,9 @@ def test_rates_of_addresses_go_to_the_network() -> None:
     quotas.set_connection_rate = lambda address, rate: rates.append((address, rate))
     quotas.entity_changed("ips/<default>", {"connection_creation_rate": "7"})
     quotas.entity_changed("ips/%3A%3A1", {"connection_creation_rate": "8"})
-    quotas.entity_changed("ips/%3A%3A1", {})
-    assert rates == [(None, 7), ("::1", 8), ("::1", None)]
+    for settings in ({}, {"connection_creation_rate": "NaN"}, {"connection_creation_rate": "Infinity"}):
+        quotas.entity_changed("ips/%3A%3A1", settings)
+    assert rates == [(None, 7), ("::1", 8), ("::1", None), ("::1", None), ("::1", None)]
     assert not quotas.is_active
 
 

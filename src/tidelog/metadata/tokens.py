@@ -6,12 +6,18 @@ token.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+
 from tidelog.metadata import paths
 from tidelog.metadata.async_tree import AsyncTree, ConnectionLost
 from tidelog.metadata.async_tree import ensure_path as ensure_path_async
+from tidelog.metadata.nodes import BadNode
 from tidelog.metadata.operations import CHANGE_EXPIRY_MS, decode, unread
 from tidelog.metadata.security_nodes import TokenNode
 from tidelog.metadata.tree import NodeExists, NoNode, Tree, Watch, child_of, ensure_path
+
+_log = logging.getLogger("tidelog.metadata")
 
 TOKEN_CHANGES = paths.TOKEN_CHANGE_PREFIX.rpartition("/")[0]
 
@@ -21,8 +27,18 @@ def read_tokens(tree: Tree) -> list[TokenNode]:
         names = tree.children(paths.TOKENS)
     except NoNode:
         return []
-    found = [(child_of(paths.TOKENS, name), tree.get(child_of(paths.TOKENS, name))[0]) for name in names]
-    return [decode(path, TokenNode.decode, data) for path, data in found]
+    return _understood((path := child_of(paths.TOKENS, name), tree.get(path)[0]) for name in names)
+
+
+def _understood(found: Iterable[tuple[str, bytes]]) -> list[TokenNode]:
+    """The tokens of nodes. A node that cannot be understood is logged: the other tokens hold all the same."""
+    tokens = []
+    for path, data in found:
+        try:
+            tokens.append(decode(path, TokenNode.decode, data))
+        except BadNode as error:
+            _log.error("a delegation token is ignored: %s", error)
+    return tokens
 
 
 def write_token(tree: Tree, node: TokenNode) -> None:
@@ -53,7 +69,7 @@ class ZooKeeperTokens:
     async def read_tokens(self) -> list[TokenNode]:
         names = await self.tree.children(paths.TOKENS)
         found = await self.tree.get_all([child_of(paths.TOKENS, name) for name in names])
-        return [decode(path, TokenNode.decode, data) for path, (data, _) in found.items()]
+        return _understood((path, data) for path, (data, _) in found.items())
 
     async def read_token(self, token_id: str) -> TokenNode | None:
         path = child_of(paths.TOKENS, token_id)

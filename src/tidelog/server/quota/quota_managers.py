@@ -7,6 +7,7 @@ A request over a quota is answered at once with its throttle time, and its conne
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -122,7 +123,7 @@ class QuotaManagers:
         rate = _number(name, CONNECTION_CREATION_RATE, configs.get(CONNECTION_CREATION_RATE))
         if self.set_connection_rate is not None:
             address = None if name == DEFAULT_ENTITY else decode_name(name)
-            self.set_connection_rate(address, None if rate is None else int(rate))
+            self.set_connection_rate(address, None if rate is None or rate == math.inf else int(rate))
 
     def metadata_changed(self, state: ClusterState) -> None:
         """The cluster changed: limits of a callback may depend on it."""
@@ -300,10 +301,13 @@ def _number(entity: object, name: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
+        number = math.nan
+    if math.isnan(number):
         log.error("%s=%s of %s is not a number, and is not applied", name, text, entity)
         return None
+    return number
 
 
 def _title(entity: QuotaEntity) -> str:
