@@ -13,7 +13,7 @@ from tidelog.cli.main import main
 from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import encode_config
 from tidelog.metadata.threaded_tree import ThreadedTree
-from tidelog.metadata.zookeeper import ZooKeeperTree
+from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
 from tidelog.security.password_encoder import PasswordEncoder
 
 Export = Callable[..., Result]
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 def export(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     """The command, with another embedded store in the place of the ZooKeeper."""
 
-    async def connect(_connect: str, *, rng: random.Random) -> ThreadedTree:
+    async def connect(_connect: str, _settings: ZooKeeperSettings, *, rng: random.Random) -> ThreadedTree:
         return ThreadedTree(EmbeddedTree(tmp_path / "target"))
 
     monkeypatch.setattr(ZooKeeperTree, "connect", connect)

@@ -18,7 +18,9 @@ from tidelog.clock import SystemClock
 from tidelog.endpoints import Endpoint
 from tidelog.metadata import paths
 from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.embedded_tree import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import BrokerNode
+from tidelog.metadata.tree import TreeError
 from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree, secure_acl
 from tidelog.server.zookeeper_process import ZooKeeperProcess
 
@@ -83,6 +85,23 @@ def test_rules_of_a_protected_tree_are_changed(zookeeper: ZooKeeperProcess, file
     assert added.exit_code == 0, added.output
     assert tool(*acls, "--add", *RULE, "--allow-host", "10.0.0.1").exit_code == 1
     assert "User:alice" in tool(*acls, "--list", "--zk-tls-config-file", file).stdout
+
+
+def test_the_tree_of_a_broker_is_exported_with_the_identity_of_the_brokers(
+    zookeeper: ZooKeeperProcess, file: str, tmp_path: Path
+) -> None:
+    with EmbeddedTree(tmp_path / FILE_NAME) as tree:
+        tree.create(paths.CLUSTER_ID, b'{"version":"1","id":"Y2x1c3RlciBmb3IgYSB0ZXN"}', make_parents=True)
+    place = f"{zookeeper.address}/exported"
+    done = tool("tree", "export", str(tmp_path), "--zookeeper", place, "--zk-tls-config-file", file)
+    assert done.exit_code == 0, done.output
+
+    async def change() -> None:
+        async with await ZooKeeperTree.connect(place, rng=random.Random()) as tree:
+            await tree.set(paths.CLUSTER_ID, b"{}")
+
+    with pytest.raises(TreeError, match=DENIED):
+        asyncio.run(change())
 
 
 def test_users_are_stored_over_tls(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.flags import zk_tls_config_file
+
 if TYPE_CHECKING:
     from tidelog.metadata.export import Exported
     from tidelog.metadata.tree import Tree
+    from tidelog.metadata.zookeeper import ZooKeeperSettings
 
 
 @click.group()
@@ -28,13 +31,15 @@ def tree() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @click.option("--zookeeper", required=True, metavar="HOST:PORT[,...][/CHROOT]", help="Where the tree goes.")
+@zk_tls_config_file
 @click.option("--force", is_flag=True, help="Replace a cluster that is already in ZooKeeper.")
-def export(folder: Path, zookeeper: str, force: bool) -> None:
+def export(folder: Path, zookeeper: str, zk_tls_config_file: str | None, force: bool) -> None:
     """Write the tree of a broker to ZooKeeper. DIR is its first log folder, by default ./tidelog-data.
 
     Kafka 3.9 with that ZooKeeper can then use the log folders. The broker must be stopped; its folders stay
     unchanged.
     """
+    from tidelog.cli.zookeeper_settings import zookeeper_settings
     from tidelog.metadata.embedded_tree import FILE_NAME
     from tidelog.metadata.export import ExportRefused
     from tidelog.metadata.tree import TreeError
@@ -43,13 +48,13 @@ def export(folder: Path, zookeeper: str, force: bool) -> None:
     if not file.exists():
         raise click.ClickException(f"{folder} has no {FILE_NAME}: it is not the first log folder of a broker")
     try:
-        written = asyncio.run(_export(file, zookeeper, force))
+        written = asyncio.run(_export(file, zookeeper, zookeeper_settings(zk_tls_config_file), force))
     except (ExportRefused, TreeError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"Wrote {written.nodes} nodes with {written.topics} topics to {zookeeper}.")
 
 
-async def _export(file: Path, zookeeper: str, force: bool) -> Exported:
+async def _export(file: Path, zookeeper: str, settings: ZooKeeperSettings, force: bool) -> Exported:
     from tidelog.metadata.embedded_tree import EmbeddedTree
     from tidelog.metadata.export import export_tree
     from tidelog.metadata.zookeeper import ZooKeeperTree
@@ -64,7 +69,7 @@ async def _export(file: Path, zookeeper: str, force: bool) -> Exported:
             bar.length = total
             bar.update(done - bar.pos)
 
-        target = await ZooKeeperTree.connect(zookeeper, rng=random.Random())
+        target = await ZooKeeperTree.connect(zookeeper, settings, rng=random.Random())
         try:
             return await export_tree(source, target, force=force, progress=show)
         finally:
