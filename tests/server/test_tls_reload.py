@@ -213,6 +213,24 @@ def test_the_metrics_port_has_tls_and_new_keys(files: TlsFiles) -> None:
         assert subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == "metrics"
 
 
+def test_the_metrics_port_asks_for_certificates_and_versions_that_are_set_while_it_runs(
+    files: TlsFiles,
+) -> None:
+    (port,) = free_ports(1)
+    with tls_broker(files, metrics__listener=f"https://localhost:{port}") as broker:
+        anybody, prometheus = files.client_context(), files.client_context(files.client("prometheus"))
+        assert b"200 OK" in _get(port, anybody)
+        alter(broker, listener__name__metrics__ssl__client__auth="required")
+        assert b"200 OK" in _get(port, prometheus)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            _get(port, anybody)
+        alter(broker, listener__name__metrics__ssl__enabled__protocols="TLSv1.3")
+        assert b"200 OK" in _get(port, prometheus)
+        prometheus.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            _get(port, prometheus)
+
+
 def _get(port: int, context: ssl.SSLContext) -> bytes:
     with (
         socket.create_connection(("localhost", port), 20) as plain,

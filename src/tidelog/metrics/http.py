@@ -11,7 +11,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 from urllib.parse import parse_qs
 
 from tidelog.metrics.dialects import Confluent, Dialect, Strimzi
@@ -68,7 +68,7 @@ class MetricsServer:
 
     async def bind(self) -> None:
         """Bind the port and serve `/health`. Raises OSError if the port is in use."""
-        context = None if self._tls is None else self._context(self._tls)
+        context = None if self._tls is None else _PresentContext.of(self._tls)
         self._server = await asyncio.start_server(
             self._serve,
             self._host,
@@ -77,16 +77,6 @@ class MetricsServer:
             ssl=context,
             ssl_handshake_timeout=None if context is None else TIMEOUT_SECONDS,
         )
-
-    def _context(self, tls: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        """A context that gives each connection the certificate of `tls` at that time."""
-        context = tls()
-
-        def choose(connection: ssl.SSLObject, name: str | None, used: ssl.SSLContext) -> None:
-            connection.context = tls()
-
-        context.sni_callback = choose
-        return context
 
     def start(self) -> None:
         """Serve `/metrics` too. To be called when every part of the broker has its metrics."""
@@ -173,6 +163,32 @@ class MetricsServer:
         if wanted not in ("true", "false"):
             raise ValueError(f"partitions={wanted}: expected true or false")
         return Text(dialect, partitions=wanted == "true")
+
+
+class _PresentContext(ssl.SSLContext):
+    """Makes each connection with the context that `present` returns then.
+
+    A context that takes its place in the handshake changes neither the versions nor who has to show a
+    certificate.
+    """
+
+    present: Callable[[], ssl.SSLContext]
+
+    @classmethod
+    def of(cls, present: Callable[[], ssl.SSLContext]) -> Self:
+        context = cls(ssl.PROTOCOL_TLS_SERVER)
+        context.present = present
+        return context
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        return self.present().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 def _rendered(metrics: Text, registry: Registry) -> Slices[list[bytes]]:
