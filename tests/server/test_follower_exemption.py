@@ -14,6 +14,9 @@ from tests.server.test_controller_requests import drain_the_queue, fill_the_queu
 from tests.support.raw import NoAnswer
 from tidelog.network.limits import NetworkLimits
 from tidelog.protocol.messages.fetch import FetchRequest
+from tidelog.security.acl import AccessControlEntry, AclPermissionType, ResourcePattern
+from tidelog.security.acl_authorizer import AclAuthorizer
+from tidelog.security.operations import CLUSTER_NAME, AclOperation, AclResourceType
 
 
 @pytest.fixture
@@ -49,3 +52,27 @@ def test_a_client_that_calls_itself_a_follower_waits(narrow: ClusterBroker) -> N
         client.receive(FetchRequest, 17, 0.2)
     drain_the_queue(narrow)
     client.receive(FetchRequest, 17)
+
+
+@pytest.mark.parametrize("may_follow", [True, False])
+def test_a_follower_needs_cluster_action_on_the_listener_of_the_brokers(
+    narrow: ClusterBroker, may_follow: bool
+) -> None:
+    authorizer = AclAuthorizer()
+    authorizer.configure({"allow.everyone.if.no.acl.found": "true"})
+    allowed = "User:ANONYMOUS" if may_follow else "User:broker"
+    rule = AccessControlEntry(allowed, "*", AclOperation.CLUSTER_ACTION, AclPermissionType.ALLOW)
+    authorizer.cache.replace(ResourcePattern(AclResourceType.CLUSTER, CLUSTER_NAME), [rule])
+    narrow.services.authorizer = authorizer
+    client = narrow.connect(BROKERS)
+    client.call(fetch(), 17)
+    fill_the_queue(narrow)
+    client.send(fetch(), 17)
+    if may_follow:
+        client.receive(FetchRequest, 17)
+    else:
+        with pytest.raises(NoAnswer):
+            client.receive(FetchRequest, 17, 0.2)
+    drain_the_queue(narrow)
+    if not may_follow:
+        client.receive(FetchRequest, 17)

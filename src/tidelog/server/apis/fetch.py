@@ -292,8 +292,15 @@ def _is_remembered(services: Services, request: Request, context: FetchContext, 
 
 
 def _exempt_follower(services: Services, request: Request) -> None:
-    """Let a follower fetch while the request queue is full: producers may fill it who wait for followers."""
-    if services.cluster is not None and request.listener in services.cluster.listeners:
+    """Let a follower fetch while the request queue is full: producers may fill it who wait for followers.
+
+    Quotas do not count for its connection either, so a client has to be allowed to be a follower.
+    """
+    if services.cluster is None or request.listener not in services.cluster.listeners:
+        return
+    if services.authorizer is None or is_allowed(
+        services, request, CLUSTER_ACTION, CLUSTER, tell_denied=False, tell_allowed=False
+    ):
         request.exempt_connection()
 
 
