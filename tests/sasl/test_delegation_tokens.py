@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.raw import RawConnection
 from tests.support.sasl_broker import sasl_broker
+from tests.support.sasl_walks import scram_final, scram_first
 from tidelog import Admin
 from tidelog.clients.admin.users import Principal
 from tidelog.errors import (
@@ -29,7 +30,11 @@ from tidelog.protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
-from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from tidelog.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tidelog.security.delegation_tokens import DelegationTokenManager, TokenSettings
 from tidelog.security.scram import ScramAlgorithm
@@ -206,3 +211,39 @@ def test_every_version_describes_tokens(broker: Broker, version: int) -> None:
     (found,) = answer.tokens
     assert (found.token_id, found.principal_name) == (token.token_id, "alice")
     assert found.token_requester_principal_name == ("alice" if version == 3 else "")
+
+
+def scram_login(connection: RawConnection, user: str, password: str, *, token: bool = False) -> None:
+    """Log in by SCRAM-SHA-256, or re-authenticate."""
+    connection.call(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+    message = scram_first(user, extension=",tokenauth=true" if token else "")
+    answer = connection.ask(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse, 2)
+    message = scram_final(message, bytes(answer.auth_bytes), password)
+    answer = connection.ask(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse, 2)
+    assert answer.error_code == 0, answer.error_message
+
+
+def create_token(connection: RawConnection) -> CreateDelegationTokenResponse:
+    request = CreateDelegationTokenRequest(max_lifetime_ms=20_000)
+    return connection.ask(request, CreateDelegationTokenResponse, 3)
+
+
+@pytest.mark.parametrize("token_last", [True, False])
+def test_the_last_login_of_a_connection_says_whether_it_is_by_a_token(
+    broker: Broker, token_last: bool
+) -> None:
+    with RawConnection(broker.address_of("REAUTH")) as by_password:
+        scram_login(by_password, "carol", "carol-secret")
+        token = create_token(by_password)
+        hmac = base64.b64encode(token.hmac).decode()
+        with RawConnection(broker.address_of("REAUTH")) as connection:
+            for by_token in (not token_last, token_last):
+                user, password = (token.token_id, hmac) if by_token else ("carol", "carol-secret")
+                scram_login(connection, user, password, token=by_token)
+            expected = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED if token_last else ErrorCode.NONE
+            made = create_token(connection)
+        assert made.error_code == expected
+        for created in (token, made):
+            if created.hmac:
+                request = ExpireDelegationTokenRequest(hmac=created.hmac, expiry_time_period_ms=-1)
+                assert by_password.ask(request, ExpireDelegationTokenResponse, 2).error_code == 0

@@ -281,6 +281,8 @@ class SessionReader(RequestReader):
                 assert session is not None
                 self._authenticator = None
                 self._renew(session)
+                # The principal is the same, but a token may follow a password.
+                self._channel.is_token_authenticated = session.is_token_authenticated
                 self._security.metrics.reauthenticated((perf_counter_ns() - self._began_ns) / 1e9)
             request.respond([step.response or b""])
 
