@@ -83,14 +83,16 @@ def test_the_life_of_a_token(asked: int, expiry: int, longest: int) -> None:
     assert (node.expiry_timestamp, node.max_timestamp) == (1000 + expiry, 1000 + longest)
 
 
-def test_owner_requester_and_renewers_renew_up_to_the_longest_life() -> None:
+def test_owner_and_renewers_renew_up_to_the_longest_life() -> None:
     tokens = Tokens()
     _, hmac = tokens.make(2 * DAY)
     tokens.now = 1000 + DAY // 2
     assert asyncio.run(tokens.renew(ALICE, hmac, -1)) == tokens.now + DAY
     assert asyncio.run(tokens.renew(BOB, hmac, 10 * DAY)) == 1000 + 2 * DAY
-    with pytest.raises(DelegationTokenOwnerMismatch):
-        asyncio.run(tokens.renew("User:eve", hmac, -1))
+    for other in (CAROL, "User:eve"):  # CAROL asked for the token
+        for change in (tokens.renew, tokens.expire):
+            with pytest.raises(DelegationTokenOwnerMismatch):
+                asyncio.run(change(other, hmac, -1))
     with pytest.raises(DelegationTokenNotFound):
         asyncio.run(tokens.renew(ALICE, b"x", -1))
 

@@ -147,7 +147,7 @@ class DelegationTokenManager:
         if token_id is None:
             raise DelegationTokenNotFound("there is no token with this HMAC")
         node = self._by_id[token_id]
-        if not owns_or_renews(node, principal):
+        if principal != node.owner and principal not in node.renewers:
             raise DelegationTokenOwnerMismatch(f"{principal} is not the owner or a renewer of the token")
         return node
 
