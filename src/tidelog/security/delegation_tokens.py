@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hmac
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -165,5 +165,9 @@ class DelegationTokenManager:
         self.forget(token_id)
 
 
-def owns_or_renews(node: TokenNode, principal: str) -> bool:
-    return principal == node.owner or principal == node.requester or principal in node.renewers
+def owns_or_renews(node: TokenNode, principals: Set[str]) -> bool:
+    """Whether one of the principals owns the token, asked for it or may renew it: they may see it.
+
+    This takes the same time for any number of principals.
+    """
+    return not principals.isdisjoint((node.owner, node.requester, *node.renewers))

@@ -49,6 +49,7 @@ from tidelog.server.apis.authorization import (
     is_allowed,
 )
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 USER_TYPE = "User"
 ANONYMOUS = "User:ANONYMOUS"
@@ -126,7 +127,7 @@ async def expire_delegation_token(
 
 def describe_delegation_token(
     services: Services, request: Request, body: DescribeDelegationTokenRequest
-) -> DescribeDelegationTokenResponse:
+) -> Slices[DescribeDelegationTokenResponse]:
     try:
         tokens = _manager(services, request)
     except KafkaError as error:
@@ -134,19 +135,17 @@ def describe_delegation_token(
     owners = None
     if body.owners is not None:
         owners = {f"{owner.principal_type}:{owner.principal_name}" for owner in body.owners}
-    return DescribeDelegationTokenResponse(
-        tokens=[
-            _described(node, tokens.hmac_of(node.token_id), request.api_version)
-            for node in tokens.tokens()
-            if owners is None or any(owns_or_renews(node, owner) for owner in owners)
-            if _may_describe(services, request, node)
-        ]
-    )
+    described = []
+    for node in tokens.tokens():
+        if (owners is None or owns_or_renews(node, owners)) and _may_describe(services, request, node):
+            described.append(_described(node, tokens.hmac_of(node.token_id), request.api_version))
+        yield
+    return DescribeDelegationTokenResponse(tokens=described)
 
 
 def _may_describe(services: Services, request: Request, node: TokenNode) -> bool:
     return (
-        owns_or_renews(node, request.principal)
+        owns_or_renews(node, {request.principal})
         or is_allowed(services, request, DESCRIBE, DELEGATION_TOKEN, node.token_id, tell_denied=False)
         or is_allowed(services, request, DESCRIBE_TOKENS, USER, node.owner, tell_denied=False)
     )
