@@ -14,7 +14,7 @@ import pytest
 from tests.network.harness import all_versions, echo, frame, resident_bytes, serving
 from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
-from tidelog.metrics.sampled_stat import SampleConfig
+from tidelog.metrics.sampled_stat import Rate, SampleConfig
 from tidelog.network import server
 from tidelog.network.channel_state import RESPONSE_PENDING, THROTTLED
 from tidelog.network.frames import READ_BYTES
@@ -479,6 +479,26 @@ def test_addresses_that_are_idle_are_forgotten() -> None:
         rates.throttle(str(number), 0.0)
     rates.throttle("new", 10.0)
     assert len(rates._rates) == 1
+
+
+def test_many_busy_addresses_are_not_all_looked_at_for_each_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.network.limits.MOST_ADDRESSES", 100)
+    measured = 0
+
+    class CountedRate(Rate):
+        def measure(self, now_ms: int) -> float:
+            nonlocal measured
+            measured += 1
+            return super().measure(now_ms)
+
+    monkeypatch.setattr("tidelog.network.limits.Rate", CountedRate)
+    rates = AddressRates(SampleConfig(2, 1000))
+    rates.set(None, 1)
+    for number in range(2_000):
+        rates.throttle(str(number), 0.0)
+    assert measured < 8_000, "a few looks for each connection"
 
 
 # Throttled channels

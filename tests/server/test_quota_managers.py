@@ -12,6 +12,7 @@ import pytest
 from tidelog.errors import ThrottlingQuotaExceeded
 from tidelog.metadata.state import DEFAULT_ENTITY
 from tidelog.metrics.sampled_stat import SampleConfig
+from tidelog.server.quota import client_quota_manager
 from tidelog.server.quota.callback import DefaultQuotaCallback, QuotaEntity, QuotaTags, QuotaType
 from tidelog.server.quota.client_quota_manager import (
     IDLE_MS,
@@ -143,6 +144,22 @@ def test_metrics_of_an_idle_client_are_removed_after_an_hour() -> None:
     rates = next(f for f in manager.families() if f.name == "kafka_server_produce_byte_rate")
     assert [labels for labels, _ in rates.samples] == [(("user", ""), ("client_id", "other"))]
     assert manager.sensors(PRINCIPAL, "app").limit == 100.0
+
+
+def test_clients_that_invent_ids_take_bounded_memory_and_others_stay_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_quota_manager, "MOST_SENSORS", 100)
+    clock = SetClock()
+    manager = ClientQuotaManager(QuotaType.PRODUCE, SampleConfig(), clock)
+    manager.update(QuotaEntity(None, DEFAULT_ENTITY), 10.0)
+    for number in range(1000):
+        clock.ms += 1
+        manager.record(manager.sensors(PRINCIPAL, f"invented-{number}"), 1.0, clock.ms)
+        throttle_ms = manager.record(manager.sensors(PRINCIPAL, "busy"), 1.0, clock.ms)
+    assert throttle_ms > 0, "it is over its quota"
+    rates = next(family for family in manager.families() if family.name == "kafka_server_produce_byte_rate")
+    assert len(rates.samples) <= 100
 
 
 def test_a_rate_of_zero_throttles_for_all_windows() -> None:

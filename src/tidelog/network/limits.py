@@ -15,7 +15,7 @@ from tidelog.metrics.sampled_stat import Rate, SampleConfig
 UNLIMITED: Final = 2**31 - 1
 
 MOST_ADDRESSES: Final = 10_000
-"""With so many addresses, those without a connection in the last windows are forgotten."""
+"""From so many addresses on, those without a connection in the last windows are forgotten now and then."""
 
 
 @dataclass(slots=True)
@@ -77,6 +77,7 @@ class AddressRates:
         self._limits: dict[str, int] = {}
         self._default: int | None = None
         self._rates: dict[str, Rate] = {}
+        self._forget_at = MOST_ADDRESSES
 
     def set(self, addresses: list[str] | None, rate: int | None) -> None:
         """Set the limit of addresses, for None of all others; a rate of None removes it."""
@@ -97,7 +98,7 @@ class AddressRates:
         if limit is None:
             return 0.0
         now_ms = int(now * 1000)
-        if len(self._rates) >= MOST_ADDRESSES:
+        if len(self._rates) >= self._forget_at:
             self._forget_idle(now_ms)
         rate = self._rates.get(address)
         if rate is None:
@@ -112,6 +113,8 @@ class AddressRates:
 
     def _forget_idle(self, now_ms: int) -> None:
         self._rates = {address: rate for address, rate in self._rates.items() if rate.measure(now_ms) > 0}
+        # If most are busy, a look at all of them for each new connection would take the time of all clients.
+        self._forget_at = max(MOST_ADDRESSES, 2 * len(self._rates))
 
 
 class ConnectionQuotas:

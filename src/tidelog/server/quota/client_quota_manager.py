@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Final
 
 from tidelog.metadata.paths import encode_name
@@ -29,6 +31,9 @@ SWEEP_MS: Final = 60_000
 
 MOST_CLIENTS: Final = 10_000
 """So many pairs of principal and client id are remembered; after that they are looked up again."""
+
+MOST_SENSORS: Final = 20_000
+"""Of more clients those that did nothing for longest are forgotten: a client may invent ids without end."""
 
 LONGEST_MS: Final = 2**31 - 1
 
@@ -119,6 +124,8 @@ class ClientQuotaManager:
             self._sweep(now_ms)
             found = self._sensors.get(tags)
             if found is None:
+                if len(self._sensors) >= MOST_SENSORS:
+                    self._forget_longest_idle()
                 found = self._sensors[tags] = self._new_sensors(tags, now_ms)
             if len(self._by_client) >= MOST_CLIENTS:
                 self._by_client.clear()
@@ -174,6 +181,12 @@ class ClientQuotaManager:
             del self._sensors[tags]
         if idle:
             self._by_client.clear()
+
+    def _forget_longest_idle(self) -> None:
+        """Forget a part at once: a look at all sensors for each new one would take long."""
+        for sensors in nsmallest(MOST_SENSORS // 20, self._sensors.values(), key=attrgetter("last_used_ms")):
+            del self._sensors[sensors.tags]
+        self._by_client.clear()
 
     def families(self) -> Iterator[Family]:
         """Metrics for each quota that is in use, with Kafka's names and tags."""
