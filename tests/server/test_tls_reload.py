@@ -20,6 +20,7 @@ from tidelog import Admin, Producer
 from tidelog.clients.admin import AlterConfigOp, ConfigResource, ResourceType
 from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.server import tls_listeners
+from tidelog.server.tls_listener import TlsListener, TlsSource
 from tidelog.testing import Broker
 
 LOCATION = "listener.name.ssl.ssl.keystore.location"
@@ -87,6 +88,23 @@ def test_a_changed_file_is_found(files: TlsFiles, monkeypatch: pytest.MonkeyPatc
         newer = new_certificate(files)
         eventually(lambda: serial(broker) == newer.certificate.serial_number, "the next file is loaded")
         assert len([line for line in broker.log_lines() if "keeps its keys" in line]) == 1
+
+
+def test_a_look_that_fails_is_not_the_last_one(files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_listeners, "CHECK_SECONDS", 0.05)
+    update, failed = TlsListener.update, threading.Event()
+
+    def fail_once(listener: TlsListener, source: TlsSource) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("nobody expects this")
+        update(listener, source)
+
+    with tls_broker(files) as broker:
+        monkeypatch.setattr(TlsListener, "update", fail_once)
+        assert failed.wait(20)
+        new = new_certificate(files)
+        eventually(lambda: serial(broker) == new.certificate.serial_number, "the file is loaded")
 
 
 def test_a_store_that_cannot_be_used_is_refused(broker: Broker, files: TlsFiles) -> None:

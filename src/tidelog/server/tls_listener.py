@@ -92,30 +92,34 @@ class TlsListener:
     def prepare(self, source: TlsSource) -> None:
         """Load what changed, to be used by the next `update`. Raises ConfigError."""
         if source != self._loaded.source:
-            loaded = _load(source)
-            check_names(
-                source.settings,
-                self._loaded.names,
-                loaded.names,
-                allow_dn_changes=source.allow_dn_changes,
-                allow_san_changes=source.allow_san_changes,
-            )
-            self._prepared = loaded
+            self._prepared = self._load_changed(source)
+
+    def _load_changed(self, source: TlsSource) -> LoadedTls:
+        loaded = _load(source)
+        check_names(
+            source.settings,
+            self._loaded.names,
+            loaded.names,
+            allow_dn_changes=source.allow_dn_changes,
+            allow_san_changes=source.allow_san_changes,
+        )
+        return loaded
 
     def update(self, source: TlsSource) -> None:
         """Use what changed for new connections. Logs what cannot be used, once, and keeps the old."""
         if source in (self._loaded.source, self._refused):
             return
+        # A thread that looks at the files may be here while the loop prepares other settings.
+        loaded = self._prepared
         try:
-            if self._prepared is None or self._prepared.source != source:
-                self.prepare(source)
+            if loaded is None or loaded.source != source:
+                loaded = self._load_changed(source)
         except ConfigError as error:
             self._refused = source
             log.error("listener %s keeps its keys: %s", self.listener, error)
             return
-        assert self._prepared is not None
-        self._loaded, self._prepared = self._prepared, None
-        names = ", ".join(one.distinguished for one in self._loaded.names)
+        self._loaded, self._prepared = loaded, None
+        names = ", ".join(one.distinguished for one in loaded.names)
         log.info("listener %s has new TLS settings for new connections (%s)", self.listener, names)
 
 

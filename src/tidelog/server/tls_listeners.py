@@ -75,7 +75,7 @@ class TlsListeners:
         self._loop.run_blocking(self.update, self._looked)
 
     def _looked(self, _: None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
         if not self._is_closed:
             self._wait()
+        if error is not None:
+            raise error
