@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from tidelog.protocol import ProtocolError
+from tidelog.protocol.api import API
 from tidelog.protocol.json import HIDDEN, Json, Redaction, from_json, to_json
 from tidelog.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from tidelog.protocol.messages.create_delegation_token import CreateDelegationTokenResponse
@@ -15,6 +17,7 @@ from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.protocol.schema import Field, Struct
 
 SECRETS = Redaction(lambda name: "password" in name)
 
@@ -34,6 +37,28 @@ def test_sasl_bytes_passwords_and_token_keys_are_hidden() -> None:
         shown = json.dumps(to_json(message, version, SECRETS))
         assert HIDDEN in shown
         assert "czNjcmV0" not in shown
+
+
+SECRET_FIELDS = {"auth_bytes", "hmac", "request_data", "response_data", "salt", "salted_password"}
+"""The data of a request and of its response are in an Envelope."""
+
+
+def fields_of(struct: type[Struct]) -> Iterator[Field]:
+    """The fields of a struct, and those of the structs in it."""
+    for field in struct.FIELDS:
+        yield field
+        if field.kind == "struct":
+            yield from fields_of(field.struct_type(struct))
+
+
+def test_a_field_with_a_secret_is_hidden_in_every_message() -> None:
+    found: dict[str, set[bool]] = {}
+    for api in API.values():
+        for message in (api.request, api.response):
+            for field in fields_of(message):
+                found.setdefault(field.name, set()).add(field.sensitive)
+    assert {name for name, hidden in found.items() if hidden != {False}} == SECRET_FIELDS
+    assert {name for name in SECRET_FIELDS if found[name] != {True}} == set()
 
 
 def test_values_of_secret_settings_are_hidden_and_the_others_shown() -> None:
