@@ -20,6 +20,7 @@ from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.tree import NoNode, Operation, TreeError, TreeUnavailable, WatchEvent
 from tidelog.metadata.zookeeper import ZooKeeperSettings
 from tidelog.metadata.zookeeper.connection import Connection, ConnectionListener
+from tidelog.metadata.zookeeper.session import Session
 
 T = TypeVar("T")
 SECONDS_6 = ZooKeeperSettings(session_timeout=6.0)
@@ -144,6 +145,37 @@ def test_calls_made_while_the_session_is_lost_end_with_it_and_later_ones_do_not(
         assert isinstance(created, asyncio.Future)
         assert await created == "/new"
         assert await tree.children("/") == ["new"]
+        await tree.close()
+
+    simulate(story)
+
+
+def test_a_call_that_is_repeated_at_the_moment_of_the_expiry_reaches_the_next_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(server: SimulatedZooKeeper) -> None:
+        tree = await open_tree(server)
+        expire, reads = Session._expire, []
+        failures = 0
+
+        async def read() -> list[str]:
+            nonlocal failures
+            while True:
+                try:
+                    return await tree.children("/")
+                except SessionExpired:
+                    failures += 1
+                    assert failures < 10, "the loop gets no turn to tell of the expiry"
+
+        def expire_beside_a_read(session: Session) -> None:
+            reads.append(asyncio.ensure_future(read()))  # its first step comes before the listeners are told
+            expire(session)
+
+        monkeypatch.setattr(Session, "_expire", expire_beside_a_read)
+        server.expire("client")
+        await eventually_async(lambda: reads, "the session expires")
+        assert await reads[0] == []
+        assert failures == 1
         await tree.close()
 
     simulate(story)

@@ -119,7 +119,8 @@ class Session:
         if self._closing:
             request.fail(_closed(request))
         elif self._state is _State.EXPIRED:
-            request.fail(SessionExpired(request.path))
+            # After the listeners are told: a caller that repeats the call at once reaches the next session.
+            self._loop.call_soon(request.fail, SessionExpired(request.path))
         elif self._state is _State.REFUSED:
             request.fail(AuthenticationFailed(request.path))
         elif self._state is _State.CONNECTED and self._connection is not None:
