@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import aiokafka
 import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.protocol.commit import OffsetFetchResponse_v3
 
 from tests.coordinator.offsets_stage import ORDERS_ID, OffsetsStage
 from tidelog.errors import ErrorCode, GroupIdNotFound, StaleMemberEpoch
@@ -133,3 +137,34 @@ def test_a_coordinator_that_leads_nothing_says_so(stage: OffsetsStage) -> None:
     stage.runtime.resigned(0)
     (group,) = stage.fetched(OffsetFetchRequest(groups=[Group(group_id="g", topics=None)]), 9).groups
     assert group.error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_aiokafka_asks_a_coordinator_again_that_has_no_offsets_now(stage: OffsetsStage) -> None:
+    topics = [OffsetFetchRequest.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+    request = OffsetFetchRequest(group_id="g", topics=topics)
+    assert aiokafkas_offsets(stage, request) == {aiokafka.TopicPartition("orders", 0): (5, "m")}
+    stage.runtime.resigned(0)
+    with pytest.raises(aiokafka.errors.NotCoordinatorForGroupError):
+        aiokafkas_offsets(stage, request)
+
+
+def aiokafkas_offsets(
+    stage: OffsetsStage, request: OffsetFetchRequest
+) -> dict[aiokafka.TopicPartition, tuple[int, str]]:
+    """The offsets as aiokafka understands the answer to its request."""
+    version = 3
+    answer = OffsetFetchResponse_v3.decode(stage.fetched(request, version).encode(version))
+
+    class Coordinator:
+        group_id = "g"
+        _do_fetch_commit_offsets = GroupCoordinator._do_fetch_commit_offsets
+
+        async def _send_req(self, _: object) -> object:
+            return answer
+
+        def coordinator_dead(self) -> None:
+            pass
+
+    partitions = [aiokafka.TopicPartition(topic.name, 0) for topic in request.topics or ()]
+    found = asyncio.run(Coordinator()._do_fetch_commit_offsets(partitions))
+    return {partition: (offset.offset, offset.metadata) for partition, offset in found.items()}
