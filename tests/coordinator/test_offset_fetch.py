@@ -11,7 +11,14 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
 
 from tests.coordinator.offsets_stage import ORDERS_ID, OffsetsStage
-from tidelog.errors import ErrorCode, GroupIdNotFound, StaleMemberEpoch
+from tidelog.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    ErrorCode,
+    GroupIdNotFound,
+    NotCoordinator,
+    StaleMemberEpoch,
+)
 from tidelog.metadata.state import TopicState
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest
 
@@ -143,8 +150,12 @@ def test_aiokafka_asks_a_coordinator_again_that_has_no_offsets_now(stage: Offset
     topics = [OffsetFetchRequest.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
     request = OffsetFetchRequest(group_id="g", topics=topics)
     assert aiokafkas_offsets(stage, request) == {aiokafka.TopicPartition("orders", 0): (5, "m")}
-    stage.runtime.resigned(0)
-    with pytest.raises(aiokafka.errors.NotCoordinatorForGroupError):
+    for error in (CoordinatorNotAvailable(), NotCoordinator()):
+        stage.shard.made["g"].refuses = error
+        with pytest.raises(aiokafka.errors.NotCoordinatorForGroupError):
+            aiokafkas_offsets(stage, request)
+    stage.shard.made["g"].refuses = CoordinatorLoadInProgress()
+    with pytest.raises(aiokafka.errors.GroupLoadInProgressError):
         aiokafkas_offsets(stage, request)
 
 

@@ -20,9 +20,13 @@ GROUP_ERRORS = 2
 SEVERAL_GROUPS = 8
 FETCHES_BY_TOPIC_ID = 10
 
-REPEATED_FOR_PARTITIONS = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
-"""Errors of the group that its partitions have, too. aiokafka does not read the error of the group: without
-partitions it takes all offsets for missing, and reads the topic again from where `auto_offset_reset` says."""
+PARTITION_ERRORS: dict[int, int] = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_COORDINATOR,  # aiokafka would not ask again
+}
+"""Errors of the group, and what its partitions have then. aiokafka does not read the error of the group:
+without partitions it takes all offsets for missing, and begins where `auto_offset_reset` says."""
 
 NO_OFFSET = -1
 
@@ -223,8 +227,9 @@ class FetchAnswer:
 
     def _of_one(self, group: FoundGroup) -> OffsetFetchResponse:
         topics = group.topics
-        if group.error_code in REPEATED_FOR_PARTITIONS or (group.error_code and self._version < GROUP_ERRORS):
-            topics = [_without_offsets(each, group.error_code) for each in self._wanted[0].topics or ()]
+        code = group.error_code if self._version < GROUP_ERRORS else PARTITION_ERRORS.get(group.error_code)
+        if code:
+            topics = [_without_offsets(each, code) for each in self._wanted[0].topics or ()]
         return OffsetFetchResponse(
             error_code=group.error_code,
             topics=[
