@@ -61,6 +61,48 @@ def test_no_choice_of_decoder_goes_around_a_rule(decoder: str, mask: dict[str, o
             assert secret not in repr(found.value)
 
 
+def protobuf(*values: str) -> bytes:
+    """A message whose fields 1, 2, ... are texts; a zero byte in front of a text makes it no text."""
+    return b"".join(
+        bytes([number << 3 | 2, len(value)]) + value.encode() for number, value in enumerate(values, 1)
+    )
+
+
+def test_fields_of_protobuf_without_a_schema_have_no_names_to_mask() -> None:
+    value = protobuf("Ann", "ann@example.org") + b"\x18\x81\x01"
+    assert "example" in str(shown(value=value).value.text)
+    for decoder in ("", "protobuf-raw"):
+        assert shown({"fields": ["email"]}, value=value, decoder=decoder).value.text == "[hidden]"
+        found = shown({"fields": ["2"]}, value=value, decoder=decoder).value
+        assert found.value == {"1": "Ann", "2": "xxx@xxxxxxx.xxx", "3": 129}
+
+
+def test_a_path_into_protobuf_without_a_schema_hides_all() -> None:
+    """An inner message whose text has 32 characters is a text itself: a new line, a space, and the 32."""
+    value = protobuf(protobuf("0123456789abcdef0123456789abcdef").decode()) + b"\x18\x81\x01"
+    assert "01234" in str(shown(value=value).value.text)
+    assert shown({"fields": ["1.1"]}, value=value).value.text == "[hidden]"
+
+
+@pytest.mark.parametrize("decoder", [decoder.name for decoder in Decoders() if decoder.name != "json"])
+@pytest.mark.parametrize(
+    ("pattern", "value", "secret"),
+    [
+        ("^[0-9]{16}$", b'{"card": "4111111111111111"}', "4111111111111111"),
+        ("M\u00fcller", b'{"name": "M\\u00fcller"}', "ller"),
+        ("https://secret/.*", b'{"link": "https:\\/\\/secret\\/a"}', "secret"),
+    ],
+)
+def test_a_pattern_finds_what_the_decoder_of_the_topic_shows_whatever_decoder_is_chosen(
+    pattern: str, value: bytes, secret: str, decoder: str
+) -> None:
+    found = shown({"pattern": pattern, "action": "remove"}, value=value, decoder=decoder).value
+    assert secret not in str(found.text)
+    assert secret not in str(found.value)
+    harmless = shown({"pattern": pattern}, value=b'{"name": "Ann"}', decoder="text").value
+    assert harmless.text == '{"name": "Ann"}'
+
+
 def test_a_duplicate_name_in_json_does_not_show_the_hidden_field() -> None:
     assert "secret" not in str(shown({"fields": ["a"]}, value=b'{"a": "secret1", "a": null}').value)
 

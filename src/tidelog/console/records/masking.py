@@ -2,7 +2,8 @@
 
 A rule names topics by a pattern. It removes, masks or replaces fields by their path, or what a regular
 expression finds. If a decoder gives no fields to mask, or shows bytes, the whole key or value is hidden:
-another choice of decoder must not go around a rule.
+another choice of decoder must not go around a rule. So the decoder of the topic itself decides whether a
+rule hides something; another decoder then shows nothing of the key or value.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 HIDDEN = "[hidden]"
 ANY = "*"
 MAX_DEPTH = 200
+RAW = "protobuf-raw"
 # These show the text of the record, in which a pattern can be found. Others show bytes in another form.
 TEXTUAL = (TEXT, "json", "avro", "avro-container", "protobuf", "msgpack", "kafka")
 
@@ -70,6 +72,10 @@ class Mask:
         self._paths = tuple(tuple(path.split(".")) for path in rule.fields)
         if any(not part for path in self._paths for part in path):
             raise MaskError(f"fields {', '.join(rule.fields)}: a path has an empty name")
+        # Protobuf without a schema has numbers for names, and may take an inner message for a text.
+        self._has_numbers = all(
+            len(path) == 1 and (path[0].isdecimal() or path[0] == ANY) for path in self._paths
+        )
 
     def applies_to(self, topic: str) -> bool:
         return self._topic.fullmatch(topic) is not None
@@ -79,7 +85,7 @@ class Mask:
         if decoded.text is None:
             return decoded
         if self._paths:
-            if not decoded.is_container:
+            if not decoded.is_container or (decoded.kind == RAW and not self._has_numbers):
                 return _hidden(decoded, self.rule, "fields cannot be masked in this form")
             value = decoded.value
             for path in self._paths:
@@ -94,6 +100,13 @@ class Mask:
             return replace(decoded, text=to_text(value)) if decoded.is_container else decoded
         text = value if isinstance(value, str) else to_text(value)
         return replace(decoded, value=value, text=text, note=_note(decoded))
+
+    def hides_in(self, decoded: Decoded) -> bool:
+        """Whether the rule hides something of a key or value."""
+        return self.apply(decoded).value != decoded.value
+
+    def hidden(self, decoded: Decoded) -> Decoded:
+        return _hidden(decoded, self.rule, f"{decoded.kind} is not the decoder of the topic")
 
     def apply_to_header(self, name: str, decoded: Decoded) -> Decoded | None:
         """A header without what the rule hides; None if the rule removes it."""
@@ -211,15 +224,18 @@ class TopicMasks:
     def __bool__(self) -> bool:
         return any(self._by_target.values())
 
-    def key(self, decoded: Decoded) -> Decoded:
-        return self._all(MaskTarget.KEY, decoded)
+    def key(self, decoded: Decoded, own: Decoded) -> Decoded:
+        """The key without what the rules hide. `own` is the key as the decoder of the topic reads it."""
+        return self._all(MaskTarget.KEY, decoded, own)
 
-    def value(self, decoded: Decoded) -> Decoded:
-        return self._all(MaskTarget.VALUE, decoded)
+    def value(self, decoded: Decoded, own: Decoded) -> Decoded:
+        return self._all(MaskTarget.VALUE, decoded, own)
 
-    def _all(self, target: MaskTarget, decoded: Decoded) -> Decoded:
+    def _all(self, target: MaskTarget, decoded: Decoded, own: Decoded) -> Decoded:
+        is_other = decoded.kind != own.kind
         for mask in self._by_target[target]:
-            decoded = mask.apply(decoded)
+            # A text that a pattern finds in a field is not always found where the field is a part of a text.
+            decoded = mask.hidden(decoded) if is_other and mask.hides_in(own) else mask.apply(decoded)
         # Reasons quote bytes of the record.
         return replace(decoded, reason="", tried=()) if self._by_target[target] else decoded
 

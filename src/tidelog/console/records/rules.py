@@ -56,10 +56,11 @@ NO_RULE = TopicDecoders(".*")
 
 
 class RecordView:
-    """How records of a topic are shown: decoded, then masked."""
+    """How records of a topic are shown: decoded, then masked. `own` is the decoder of the topic's rule."""
 
-    def __init__(self, decoder: RecordDecoder, masks: TopicMasks) -> None:
+    def __init__(self, decoder: RecordDecoder, masks: TopicMasks, own: RecordDecoder | None = None) -> None:
         self._decoder = decoder
+        self._own = own
         self._masks = masks
         self._headers = Decoders().get(AUTO)
         self.is_masked = bool(masks)
@@ -72,7 +73,9 @@ class RecordView:
         masks = self._masks
         if not masks:
             return ShownRecord(record, key, value, headers)
-        return ShownRecord(record, masks.key(key), masks.value(value), masks.headers(headers), True)
+        own = (key, value) if self._own is None else self._own.decode(record.key, record.value)
+        key, value = masks.key(key, own[0]), masks.value(value, own[1])
+        return ShownRecord(record, key, value, masks.headers(headers), True)
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,7 +125,8 @@ class RecordRules:
         rule = self.of_topic(topic)
         keys, values = self.choices(topic)
         decoder = RecordDecoder.choose(topic, keys, values, key or rule.key, value or rule.value)
-        return RecordView(decoder, self.masks.of_topic(topic))
+        own = RecordDecoder.choose(topic, keys, values, rule.key, rule.value) if key or value else None
+        return RecordView(decoder, self.masks.of_topic(topic), own)
 
 
 def _list(found: object) -> list[object]:
