@@ -61,6 +61,11 @@ principals = ["User:bob"]
 role = "viewer"
 groups = ["billing-team"]
 resources = ["topic:l-open", "group:l-*"]
+
+[[roles.grants]]
+role = "operator"
+groups = ["shift-team"]
+resources = ["topic:l-open*", "group:l-*"]
 """
 
 
@@ -641,6 +646,30 @@ def test_a_program_uses_the_api_with_a_token(guarded: Site, provider: Provider) 
     ):
         refused = ask(wrong)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "LOGIN_REFUSED")
+
+
+def test_a_role_for_some_resources_ends_at_their_names(guarded: Site, provider: Provider) -> None:
+    """Neither a name in a body nor a list without topics and groups leads beyond the resources of a grant."""
+    token = provider.access_token(groups=["shift-team"])
+    robot = httpx.Client(
+        base_url=f"{guarded.url}/api/clusters/local", headers={"authorization": f"Bearer {token}"}, timeout=30
+    )
+    eventually(lambda: robot.get("/groups/l-group").status_code == 200, "the group is known", timeout=30.0)
+    clone = "/topics/l-open/clone"
+    refused = robot.post(clone, json={"name": "payroll"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
+    assert robot.post(clone, json={"name": "l-open-2"}).status_code == 200
+    refused = robot.post("/groups/l-group/reset", json={"target": "group", "from_group": "payroll"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
+    copied = robot.post("/groups/l-new/reset", json={"target": "group", "from_group": "l-group"})
+    assert [(row["topic"], row["after"]) for row in copied.json()["rows"]] == [("l-open", 0)]
+    for path in ("/acls", "/quotas", "/users", "/transactions", "/transactions/hanging", "/pipelines"):
+        refused = robot.get(path)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "NOT_ALLOWED"), path
+        assert "on the whole cluster" in refused.json()["error"]["message"]
+    with Admin(bootstrap_servers=guarded.broker.bootstrap_servers) as admin:
+        admin.delete_topics(["l-open-2"])
+    robot.close()
 
 
 def test_the_description_of_the_api_names_the_logins_of_programs(guarded: Site) -> None:

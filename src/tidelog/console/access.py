@@ -162,7 +162,7 @@ class Access:
         resource = resource_of(path)
         if self.may(principal, action, resource, cluster):
             return
-        on = f" on {resource}" if resource else ""
+        on = f" on {resource}" if resource else " on the whole cluster"
         role = needed_role(action).name.lower()
         raise ApiError(403, "NOT_ALLOWED", f"{principal.name} may not do {action}{on}: that needs {role}.")
 

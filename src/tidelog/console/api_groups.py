@@ -272,6 +272,11 @@ async def reset_group(call: Call[None, ResetBody]) -> ResetAnswer:
     """
     group_id, body = call.path["group"], call.body
     target, topics = reset_target(body, group_id)
+    source = f"group:{body.from_group}"
+    if body.target == "group" and not call.access.may(
+        call.principal, "group.view", source, call.cluster.name
+    ):
+        raise ApiError(403, "FORBIDDEN", f"You may not see group {body.from_group}.")
     answer = await plan_rows(call.cluster, group_id, target, topics)
     answer.dry_run = body.dry_run
     if body.dry_run:

@@ -73,6 +73,9 @@ async def create_topic(call: Call[None, NewTopicBody]) -> Done:
 async def clone_topic(call: Call[None, CloneBody]) -> Done:
     """Create a topic with the partitions, replication factor and settings of another one."""
     source = await find_topic(call)
+    name = call.body.name
+    if not call.access.may(call.principal, "topic.create", f"topic:{name}", call.cluster.name):
+        raise ApiError(403, "FORBIDDEN", f"You may not create topic {name}.")
     configs = await own_topic_configs(call.cluster, source.name)
     copy = NewTopic(call.body.name, len(source.partitions), source.replication_factor, configs=configs)
     await call.cluster.admin.create_topics([copy])

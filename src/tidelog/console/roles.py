@@ -55,6 +55,10 @@ OPERATOR_ACTIONS: Final = frozenset(
 """What an operator may do beyond a viewer. An action that is not known here needs an admin."""
 
 
+WHOLE_CLUSTER: Final = frozenset(("acl.view", "pipeline.view", "quota.view", "transaction.view", "user.view"))
+"""Lists whose rows are no topics or groups: a role for some resources does not open them."""
+
+
 def needed_role(action: str) -> Role:
     """The least role that may do an action."""
     _, _, verb = action.rpartition(".")
@@ -103,13 +107,14 @@ class Roles:
         return max(granted, default=self.default)
 
     def may(self, principal: str, groups: tuple[str, ...], action: str, cluster: str, resource: str) -> bool:
-        """Whether a principal may do an action. Lists are open to all; their rows are filtered one by one."""
+        """Whether a principal may do an action. A list is open to all if its rows are filtered one by one."""
         needed = needed_role(action)
         if self.role(principal, groups, cluster, resource) >= needed:
             return True
         # A list has no resource of its own: a viewer of some resources may open it.
         return (
             needed is Role.VIEWER
+            and action not in WHOLE_CLUSTER
             and not resource
             and any(
                 grant.role >= Role.VIEWER and any(fnmatchcase(cluster, each) for each in grant.clusters)
