@@ -74,6 +74,22 @@ def test_conditions_become_ranges(plan: Plan, where: str, wanted: Wanted) -> Non
     assert found == wanted
 
 
+@pytest.mark.parametrize(
+    ("tables", "left"),
+    [
+        ("t asof join u on t.timestamp >= u.timestamp", offsets(5)),
+        ("t positional join u", Wanted()),
+        ("t tablesample 10%, u tablesample 10%", Wanted()),
+    ],
+)
+def test_tables_whose_rows_are_chosen_before_the_conditions_are_read_whole(
+    plan: Plan, tables: str, left: Wanted
+) -> None:
+    """Without the row that ASOF takes, it takes another one, which the query does not ask for."""
+    found = plan(f'select * from {tables} where t."offset" >= 5 and u."offset" < 3')
+    assert found == {"t": left, "u": Wanted()}
+
+
 def test_tables_of_a_query(plan: Plan) -> None:
     assert plan("select 1") == {}
     assert plan("with t as (select 1) select * from t") == {}
@@ -188,10 +204,13 @@ def test_a_value_that_is_nested_too_deeply_is_text(tool: Tool, topic: str) -> No
 
 
 def test_mistakes_are_told_in_a_line(tool: Tool, topic: str) -> None:
+    make_topic(tool, topic.upper())
     for query, words in (
         ("select * from nowhere", "there is no topic 'nowhere'"),
         (f'select * from "{topic}s"', f"did you mean '{topic}'?"),
         (f'select nothing from "{topic}"', "nothing"),
+        (f'select 1 from "{topic}" a, "{topic.upper()}" b', "are one name in SQL"),
+        (f'select 1 from "{topic}" where offset > 1', "stands in double quotes"),
     ):
         result = tool("sql", query)
         assert result.exit_code == 1

@@ -104,6 +104,7 @@ def run(query: str, settings: dict[str, object], *, explain: bool, ordered: bool
         # A consumer does not list internal topics.
         known = topic_names(consumer, settings) | {name for name in INTERNAL_TOPICS if name in query}
         plan = plan_query(query, dict.fromkeys(known), evaluator)
+        check_names(plan.topics)
         reads = [topic_read(consumer, topic, wanted, ordered) for topic, wanted in plan.topics.items()]
         if explain:
             print_explained(reads)
@@ -114,6 +115,15 @@ def run(query: str, settings: dict[str, object], *, explain: bool, ordered: bool
         return connection.sql(query).to_arrow_table()
     except duckdb.Error as error:
         raise ValueError(missing_topic(str(error), known) or str(error)) from None
+
+
+def check_names(topics: Iterable[str]) -> None:
+    """Raise ValueError for topics that are one table: DuckDB's names have no case."""
+    found: dict[str, str] = {}
+    for topic in topics:
+        other = found.setdefault(topic.lower(), topic)
+        if other != topic:
+            raise ValueError(f"topics {other!r} and {topic!r} are one name in SQL: a query reads one of them")
 
 
 def missing_topic(words: str, known: Iterable[str]) -> str | None:

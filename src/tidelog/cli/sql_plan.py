@@ -110,6 +110,8 @@ class Evaluator:
             message = str(found["error_message"])
             if "Only SELECT" in message:
                 message = "only SELECT statements can be run"
+            if message.endswith('at or near "offset"'):
+                message += ": a column of this name stands in double quotes"
             raise ValueError(message)
         if len(found["statements"]) != 1:
             raise ValueError("expected one SELECT statement")
@@ -173,7 +175,9 @@ def plan_query(query: str, known: Mapping[str, object], evaluator: Evaluator) ->
             name = table["table_name"]
             if name in common or name not in known:
                 continue
-            wanted = conditions(select["where_clause"], table, len(tables) == 1, evaluator)
+            wanted = Wanted()
+            if not table["needs_all"]:
+                wanted = conditions(select["where_clause"], table, len(tables) == 1, evaluator)
             topics[name] = wanted if name not in topics else topics[name].either(wanted)
     # Tables outside of SELECT nodes, such as in PIVOT, are read whole.
     for table in nodes(tree):
@@ -184,15 +188,20 @@ def plan_query(query: str, known: Mapping[str, object], evaluator: Evaluator) ->
     return QueryPlan(topics, columns, any(node.get("class") == "STAR" for node in nodes(tree)))
 
 
-def base_tables(node: Node | None) -> Iterator[Node]:
-    """The tables of this FROM clause. Tables of subqueries are left out."""
+def base_tables(node: Node | None, *, needs_all: bool = False) -> Iterator[Node]:
+    """The tables of this FROM clause. Tables of subqueries are left out.
+
+    `needs_all` is true for a table whose rows are chosen before WHERE is asked, by their number or as the
+    nearest ones: with fewer rows other ones would be chosen.
+    """
     if node is None:
         return
     if node["type"] == "JOIN":
-        yield from base_tables(node["left"])
-        yield from base_tables(node["right"])
+        kind = node["ref_type"]
+        yield from base_tables(node["left"], needs_all=needs_all or kind == "POSITIONAL")
+        yield from base_tables(node["right"], needs_all=needs_all or kind in ("POSITIONAL", "ASOF"))
     elif node["type"] != "EMPTY":
-        yield {"table_name": None, **node}
+        yield {"table_name": None, **node, "needs_all": needs_all or node.get("sample") is not None}
 
 
 def conditions(where: Node | None, table: Node, alone: bool, evaluator: Evaluator) -> Wanted:
