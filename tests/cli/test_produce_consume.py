@@ -134,7 +134,9 @@ def test_an_input_that_does_not_fit_names_the_record(tool: Tool, new_name: NewNa
     assert result.exit_code == 1
     assert "record 2 of the input" in result.stderr
     assert tool("consume", name, "-o", ":end", "-f", "%v").stdout == "a", "the records before it are written"
-    assert "no topic" in tool("produce", "-J", given="{}").stderr
+    assert "record 1 of the input: it names no topic" in tool("produce", "-J", given="{}").stderr
+    late = tool("produce", name, "-f", r"%d %v\n", given=f"{10**30} a\n")
+    assert f"record 1 of the input: timestamp {10**30}" in late.stderr
     refused = tool("produce", "no/topic", given="a\n")
     assert refused.exit_code == 1
     assert "1 record was not written: topic 'no/topic': a name has 1 to 249 letters" in refused.stderr

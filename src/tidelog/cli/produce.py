@@ -221,8 +221,8 @@ def write(writing: Writing) -> int:
             number = 0
             try:
                 for record in writing.records(stdin_reader()):
-                    number += 1
                     acknowledged.send(producer, prepared(record, writing))
+                    number += 1
             except ValueError as error:
                 raise ValueError(f"record {number + 1} of the input: {error}") from None
             finally:
