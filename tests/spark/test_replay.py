@@ -265,6 +265,16 @@ def test_two_replays_of_the_same_events_do_not_double_them(tmp_path: Path) -> No
     assert (ids(tmp_path, "credits"), ids(tmp_path, "logins")) == (["e-0", "e-1", "e-2"], ["e-0", "e-1"])
 
 
+@pytest.mark.parametrize("written", [b"", b'{"id": "1-torn", "crea'])
+def test_a_plan_that_was_cut_off_in_its_write_holds_no_replay_up(tmp_path: Path, written: bytes) -> None:
+    some(tmp_path)
+    Replays(str(tmp_path))._stage(ALL, f"{1:x}-torn")
+    (tmp_path / "replays" / f"{1:x}-torn" / replay.PLAN).write_bytes(written)
+    Replays(str(tmp_path)).run(ALL)
+    assert_replayed(tmp_path)
+    assert not list((tmp_path / "replays").iterdir()), "it is swept as well"
+
+
 def test_what_a_killed_replay_left_is_swept_a_day_later(tmp_path: Path) -> None:
     some(tmp_path)
     Replays(str(tmp_path))._stage(ALL, f"{1:x}-old")

@@ -98,7 +98,7 @@ class Replays:
             try:
                 with self._folder.below(name).files().open_input_stream(PLAN) as file:
                     found.append(Plan(**json.loads(file.read())))
-            except FileNotFoundError:
+            except (FileNotFoundError, ValueError):
                 continue  # killed before the plan was complete: nothing was changed
         return sorted(found, key=lambda plan: plan.created)
 
