@@ -203,6 +203,14 @@ def test_filters_leave_out_the_files_of_other_days(root: Path) -> None:
     assert days(spark.EqualTo(("day",), "")) == everything
 
 
+def test_a_filter_on_decimals_leaves_the_files_to_spark(root: Path) -> None:
+    from pyspark.sql import datasource as spark
+
+    price = Decimal("1.50")
+    for filter in (spark.EqualTo(("price",), price), spark.In(("price",), (price, price + 1))):
+        assert len(list(planned(root / "plain", [filter]))) == 2
+
+
 def test_a_frame_keeps_the_version_of_its_planning(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     write_deltalake(uri, pa.table({"a": [1]}))

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -178,8 +177,9 @@ def _pruning(filter: Filter) -> tuple[str, str, object] | None:
     if operator is None or len(attribute) != 1:
         return None
     members = value if isinstance(value, tuple | list) else (value,)
-    plain = all(isinstance(one, str | int | date | Decimal) and one != "" for one in members)
-    # delta-rs takes an empty text for null; a datetime of another zone would not be compared as a moment.
+    plain = all(isinstance(one, str | int | date) and one != "" for one in members)
+    # delta-rs takes an empty text for null, and no decimals; a datetime of another zone would not be compared
+    # as a moment.
     if not plain or any(isinstance(one, datetime) for one in members):
         return None
     return attribute[0], operator, list(members) if operator == "in" else value
