@@ -46,7 +46,16 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("Mine", "cannot be the name"), ("a/b", "cannot be the name"), ("collect", "choose another name")],
+    [
+        ("Mine", "cannot be the name"),
+        ("a/b", "cannot be the name"),
+        ("collect", "choose another name"),
+        ("class", "class is a word of Python"),
+        ("statistics", "Python has a module statistics already"),
+        ("pyspark", "Python has a module pyspark already"),
+        ("batch-metrics", "every run writes a table batch_metrics of its own"),
+        ("quarantine", "every run writes a table quarantine of its own"),
+    ],
 )
 def test_a_name_that_cannot_be_used_is_refused(tmp_path: Path, name: str, words: str) -> None:
     refused = new(name, "--out", str(tmp_path))

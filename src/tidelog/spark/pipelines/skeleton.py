@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import keyword
 import re
 from pathlib import Path
 from string import Template
 
+from tidelog.spark.pipelines import batch_metrics, quarantine
 from tidelog.spark.pipelines.registry import BUILT_IN
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -104,10 +107,20 @@ def write(name: str, folder: Path) -> tuple[Path, Path]:
     if name in BUILT_IN:
         raise SkeletonError(f"there is a pipeline named {name} already: choose another name")
     module = name.replace("-", "_")
+    if keyword.iskeyword(module):
+        raise SkeletonError(
+            f"{name} is a word of Python, which no module can have as its name: choose another"
+        )
+    if module in (batch_metrics.TABLE, quarantine.TABLE):
+        raise SkeletonError(f"every run writes a table {module} of its own: choose another name")
     files = {folder / f"{module}.py": PIPELINE, folder / f"test_{module}.py": TEST}
     for path in files:
         if path.exists():
             raise SkeletonError(f"{path} exists already, and nothing was written: choose another name")
+    if importlib.util.find_spec(module) is not None:
+        raise SkeletonError(
+            f"Python has a module {module} already, which {module}.py would hide: choose another name"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         with path.open("x", encoding="utf-8") as file:  # never over a file that appeared meanwhile
