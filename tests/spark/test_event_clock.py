@@ -47,3 +47,9 @@ def test_a_topic_without_any_record_holds_nothing_back() -> None:
 
 def test_a_partition_with_bad_events_alone_is_no_clock() -> None:
     assert clock().advance({SWIPES: at(5), TASKS: Newest(-1, 5 * HOUR)}, ()) == 4 * HOUR
+
+
+def test_a_bad_event_at_the_beginning_of_a_partition_does_not_make_the_next_ones_late() -> None:
+    time = clock()
+    assert time.advance({SWIPES: at(13), TASKS: Newest(-1, 2 * HOUR)}, (TASKS,)) == 1 * HOUR
+    assert time.advance({TASKS: at(2.5)}, (TASKS,)) == int(1.5 * HOUR)

@@ -38,16 +38,17 @@ class EventClock:
     def advance(self, batch: Mapping[tuple[str, int], Newest], unread: Collection[tuple[str, int]]) -> int:
         """Take the newest events of a micro-batch; returns the new watermark.
 
-        The partitions `unread` have more records than the micro-batch took.
+        The partitions `unread` have more records than the micro-batch took. One that had only bad events so
+        far counts by the time of its records: the good ones are still to come.
         """
         for partition, found in batch.items():
             known = self.newest.get(partition, found)
             self.newest[partition] = known.with_later(found)
         begin = max((newest.record for newest in self.newest.values()), default=0) - self.silent_ms
         times = [
-            newest.event
+            newest.event if newest.event >= 0 else newest.record
             for partition, newest in self.newest.items()
-            if newest.event >= 0 and (partition in unread or newest.record >= begin)
+            if partition in unread or (newest.event >= 0 and newest.record >= begin)
         ]
         if times:
             self.watermark = max(self.watermark, min(times) - self.lateness_ms)
