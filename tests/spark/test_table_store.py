@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +13,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.s3 import KEY, S3, SECRET, s3_server
+from tidelog.spark.pipelines.batch_metrics import BatchRecord, MetricsFiles, MetricsLog, MetricsTable
+from tidelog.spark.pipelines.lease import Leases
+from tidelog.spark.pipelines.reasons import flow_failed
+from tidelog.spark.pipelines.replay import Replays, Selection
+from tidelog.spark.pipelines.run_files import run_files
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.store import Store, s3_options
+from tidelog.spark.tables.task_files import Target, write_task
 
 ROWS = pa.table({"user": ["u1", "u2"], "day": ["2026-11-15", "2026-11-16"]})
 
@@ -158,6 +166,72 @@ def test_no_credential_is_in_a_representation_or_an_error() -> None:
     # A store that repeats a credential in its answer.
     assert KEY not in store.without_secrets(f"<Error><AWSAccessKeyId>{KEY}</AWSAccessKeyId></Error>")
     assert pickle.loads(pickle.dumps(store)).options == store.options
+
+
+EXPIRED = """
+import http.server
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self):
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.send_response(400)
+        self.send_header("content-length", str(len(BODY)))
+        self.end_headers()
+        self.wfile.write(BODY)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def expired() -> Iterator[Store]:
+    """A store that repeats an expired token in its answers, as AWS does."""
+    body = (
+        f"<Error><Code>ExpiredToken</Code><AWSAccessKeyId>{KEY}</AWSAccessKeyId>"
+        "<Token-0>planted-token</Token-0></Error>"
+    )
+    program = [sys.executable, "-c", f"BODY = {body.encode()!r}\n{EXPIRED}"]
+    # A process of its own: delta-rs holds the interpreter's lock while it waits for an answer.
+    server = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{int(server.stdout.readline())}"}
+        held = {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_SESSION_TOKEN": "planted-token",
+        }
+        yield Store("s3://tables/root", s3_options("tables", no_setting, {**held, **endpoint}))
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_no_credential_is_in_an_error_of_a_task_a_lease_or_the_metrics(
+    expired: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, batch = MetricsFiles(expired), pa.RecordBatch.from_pydict({"n": [1]})
+    texts = []
+    for call in (
+        lambda: list(write_task(Target(expired), [batch])),
+        lambda: Leases(run_files(expired)).holder("earnings"),
+        lambda: files.write("earnings/credits/0.json", "{}"),
+        lambda: Replays("s3://tables/root", expired).run(Selection(0)),
+    ):
+        with pytest.raises(TableError, match="ExpiredToken") as failed:
+            call()
+        texts.append(str(failed.value))
+    metrics = MetricsLog(files, MetricsTable(expired.uri, expired.options))
+    metrics._waiting["earnings", "credits", 0] = BatchRecord("earnings", "credits", "id", 0, 1.0, 1.0)
+    metrics.flush(everything=True)
+    reason = flow_failed("earnings", "credits", OSError(f"key {KEY}"), expired.without_secrets)
+    texts += [caplog.text, str(reason)]
+    assert "ExpiredToken" in caplog.text
+    assert not [text for text in texts for secret in (KEY, "planted-token") if secret in text]
 
 
 # -- S3: a server

@@ -158,7 +158,7 @@ class MetricsFiles:
     """Small files in one place of a store, by their paths below it."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._system = store.files()
 
     def names(self, folder: str) -> list[str]:
@@ -168,12 +168,13 @@ class MetricsFiles:
         return sorted(str(entry.base_name) for entry in found)
 
     def make_folder(self, path: str) -> None:
-        if self._store.is_local:  # object stores have no folders
+        if self.store.is_local:  # object stores have no folders
             self._system.create_dir(path)
 
     def write(self, path: str, text: str) -> None:
         """Write a file, in the place of one that is there."""
-        self._store.put(path, text.encode())
+        with self.store.remote_errors():
+            self.store.put(path, text.encode())
 
     def read(self, path: str) -> str:
         with self._system.open_input_stream(path) as file:
@@ -248,7 +249,8 @@ class MetricsLog:
         try:
             self._table.append(records)
         except Exception as error:
-            log.warning("the metrics of %d micro-batches are not in the table yet: %s", len(records), error)
+            text = self._files.store.without_secrets(str(error))
+            log.warning("the metrics of %d micro-batches are not in the table yet: %s", len(records), text)
             return
         with self._lock:
             for key, record in zip(keys, records, strict=True):

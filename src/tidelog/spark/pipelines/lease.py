@@ -136,6 +136,10 @@ class Leases:
         A holder on another machine that does not renew its lease is waited for as long as the lease lasts.
         """
         self.files.store.check_commits()
+        with self.files.store.remote_errors():
+            return self._acquired(pipeline)
+
+    def _acquired(self, pipeline: str) -> Lease:
         for _ in range(ATTEMPTS):
             # The commit is made from this snapshot: it fails if any driver commits an epoch in between.
             table = self._table()
@@ -153,6 +157,10 @@ class Leases:
 
     def holder(self, pipeline: str) -> Holder | None:
         """The driver that holds the lease; None if nobody does."""
+        with self.files.store.remote_errors():
+            return self._found(pipeline)
+
+    def _found(self, pipeline: str) -> Holder | None:
         table = self._existing()
         if table is None:
             return None
@@ -290,7 +298,8 @@ class Lease:
         """Raise LeaseLost if another driver has taken the lease. It asks the store each time."""
         with self._lock:
             if self.lost is None:
-                self.table.update_incremental()
+                with self.leases.files.store.remote_errors():
+                    self.table.update_incremental()
                 epoch = self.table.transaction_version(self.pipeline) or 0
                 if epoch > self.epoch:
                     self.lost = LeaseLost(self._sentence(epoch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _TAIL = "\n=== Streaming Query ==="
 _PYTHON_ERROR = re.compile(r"^((?:\w+\.)*[A-Z]\w*): (\S.*)$", re.MULTILINE)
@@ -21,8 +22,11 @@ class FlowFailed(RuntimeError):
         self.reason = reason
 
 
-def flow_failed(pipeline: str, flow: str, error: Exception) -> FlowFailed:
-    why = reason(str(error))
+def flow_failed(
+    pipeline: str, flow: str, error: Exception, plain: Callable[[str], str] = lambda text: text
+) -> FlowFailed:
+    """`plain` removes from the reason what must not be shown."""
+    why = plain(reason(str(error)))
     failure = FlowFailed(pipeline, flow, why, advice(why))
     failure.__cause__ = error
     return failure

@@ -86,13 +86,18 @@ class Plan:
 class Replays:
     """The replays on one data folder."""
 
-    def __init__(self, data: str) -> None:
-        self._data = Store.of(None, data)
+    def __init__(self, data: str, store: Store | None = None) -> None:
+        """`store` is that of the data; by default the environment has its credentials."""
+        self._data = store or Store.of(None, data)
         self._tables = self._data.below("tables")
         self._folder = self._data.below(FOLDER)
 
     def unfinished(self) -> list[Plan]:
         """Recorded plans that have not ended, the oldest first."""
+        with self._data.remote_errors():
+            return self._unfinished()
+
+    def _unfinished(self) -> list[Plan]:
         found = []
         for name in self._folder.names():
             try:
@@ -108,6 +113,10 @@ class Replays:
         Finish unfinished replays first. Raises `ReplayConflict` if another replay takes the same events, and
         TableError if a table has other types than its events: nothing is replayed then.
         """
+        with self._data.remote_errors():
+            return self._run(selection, dry_run)
+
+    def _run(self, selection: Selection, dry_run: bool) -> Outcome:
         if not dry_run:
             for plan in self.unfinished():
                 self.finish(plan)

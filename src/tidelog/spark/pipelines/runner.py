@@ -205,9 +205,13 @@ class Running:
                 if query.wait_for_source(SOURCE_SECONDS):
                     break
         except Exception as error:
-            failure = flow_failed(running.name, query.flow.name, error)
+            failure = self._failed(running, query, error)
             running.status.state, running.status.error = state.FAILED, str(failure)
             raise failure from error
+
+    def _failed(self, running: RunningPipeline, query: FlowQuery, error: Exception) -> FlowFailed:
+        """The error of a flow for people. A store may repeat a credential in its answer."""
+        return flow_failed(running.name, query.flow.name, error, self.folder.files.store.without_secrets)
 
     def _context(self, running: RunningPipeline) -> Context:
         from tidelog.spark.tables import Tables
@@ -278,7 +282,7 @@ class Running:
         for query in running.queries:
             error = query.failure() if query.ended else None
             if error is not None:
-                failure = flow_failed(running.name, query.flow.name, error)
+                failure = self._failed(running, query, error)
                 running.status.state, running.status.error = state.FAILED, str(failure)
                 self._failure = self._failure or failure
                 self.stop()

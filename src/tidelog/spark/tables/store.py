@@ -198,6 +198,15 @@ class Store:
             )
 
     @contextmanager
+    def remote_errors(self) -> Iterator[None]:
+        """The same as `errors` for a store with credentials. Errors of a local folder stay as they are."""
+        if self.is_local:
+            yield
+            return
+        with self.errors():
+            yield
+
+    @contextmanager
     def errors(self) -> Iterator[None]:
         """Turn errors of the store into TableErrors of one line, without credentials."""
         from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError

@@ -131,14 +131,15 @@ def check_shared(store: Store) -> None:
 def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in a task: writes the rows, and returns a row for each file."""
     check_shared(target.store)
-    files = TaskFiles(target)
-    try:
-        for batch in batches:
-            files.take(batch)
-        found = files.close()
-    except BaseException:
-        files.abandon()
-        raise
+    with target.store.remote_errors():
+        files = TaskFiles(target)
+        try:
+            for batch in batches:
+                files.take(batch)
+            found = files.close()
+        except BaseException:
+            files.abandon()
+            raise
     if found:
         yield pa.RecordBatch.from_pylist(found, schema=_RESULT)
 

@@ -41,8 +41,9 @@ def read_files(store: Store, files: Sequence[LiveFile], columns: StructType) -> 
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(columns, timezone="UTC")
-    for file in files:
-        yield from rows_of(store, file, schema)
+    with store.remote_errors():
+        for file in files:
+            yield from rows_of(store, file, schema)
 
 
 def spark_reads(spark: SparkSession, store: Store) -> bool:
