@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 
 from tests.spark.collected import example
 from tests.tables.delta_files import new_log
@@ -19,8 +19,10 @@ from tidelog.spark.pipelines.backfill import (
     Days,
     Outcome,
     backfilled_sinks,
+    refuse_other_columns,
     refuse_others,
     refuse_state,
+    refuse_unfinished_replay,
 )
 from tidelog.spark.pipelines.declare import (
     BackfillRefused,
@@ -35,8 +37,9 @@ from tidelog.spark.pipelines.declare import (
 from tidelog.spark.pipelines.expectations import NotNull
 from tidelog.spark.pipelines.query import Place
 from tidelog.spark.pipelines.registry import UnknownPipeline
-from tidelog.spark.pipelines.replay import Replays, Selection
+from tidelog.spark.pipelines.replay import Plan, Replays, Selection
 from tidelog.spark.pipelines.settings import resolve
+from tidelog.spark.tables.delta_log import DeltaLog
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.log_writers import writers_of
@@ -175,6 +178,37 @@ def test_rows_of_a_flow_whose_commits_the_log_no_longer_has_are_seen(tmp_path: P
     with pytest.raises(BackfillRefused, match="table amounts has rows of other/flow, too"):
         refuse_others("amounts", writers, "mine/amounts")
     refuse_others("amounts", writers, "other/flow")
+
+
+def test_events_of_a_replay_that_was_interrupted_are_not_computed_as_well(tmp_path: Path) -> None:
+    data = str(tmp_path)
+    replays = Replays(data)
+    (tmp_path / "replays" / "1-killed").mkdir(parents=True)
+    replays._record(Plan("1-killed", 1.0, {"credits": 1_204}))
+    with pytest.raises(
+        BackfillRefused, match=r"replay 1-killed has not ended and adds 1,204 events to table cr"
+    ):
+        refuse_unfinished_replay(Replays(data), "credits")
+    refuse_unfinished_replay(Replays(data), "logins")
+    replays._forget("1-killed")
+    refuse_unfinished_replay(Replays(data), "credits")
+
+
+def test_rows_with_other_columns_than_the_table_are_refused(tmp_path: Path) -> None:
+    from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+    log = DeltaLog(str(tmp_path / "amounts"))
+    was = StructType([StructField("event_id", StringType()), StructField("amount", LongType())])
+    snapshot = log.create(Schema.from_json(was.json()))
+    required = StructType([StructField("amount", LongType(), False)])
+    refuse_other_columns(snapshot, required, "mine/amounts")
+    for kind in (StringType(), IntegerType()):
+        with pytest.raises(
+            TableError, match=r"column amount is long in table amounts and (string|integer) in"
+        ):
+            refuse_other_columns(snapshot, StructType([StructField("amount", kind)]), "mine/amounts")
+    with pytest.raises(BackfillRefused, match="table amounts has no column paid: run mine/amounts with the"):
+        refuse_other_columns(snapshot, StructType([StructField("paid", LongType())]), "mine/amounts")
 
 
 def test_what_cannot_be_computed_by_itself_is_refused() -> None:

@@ -33,9 +33,11 @@ from tidelog.spark.pipelines.declare import (
 from tidelog.spark.pipelines.expectations import WARN
 from tidelog.spark.pipelines.query import FORMAT, ISOLATION_LEVEL, Place, source_options
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows
+from tidelog.spark.pipelines.replay import Replays
 from tidelog.spark.pipelines.running_batch import checkpointed
 from tidelog.spark.tables import Tables
-from tidelog.spark.tables.delta_log import DeltaLog, Snapshot
+from tidelog.spark.tables.columns import delta_schema
+from tidelog.spark.tables.delta_log import DeltaLog, Snapshot, check_types
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
 from tidelog.spark.tables.live_files import live_paths
@@ -46,6 +48,7 @@ from tidelog.spark.tables.task_files import Target, check_visible, write_files
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from tidelog.spark.pipelines.declare import SettingValue
 
@@ -98,6 +101,7 @@ class Backfill:
         self.flow = found[flow]
         self.writer = f"{pipeline.name}/{flow}"
         self._place, self._spark = place, spark
+        self._data = Store.of(spark, place.data)
         self._tables = Store.of(spark, place.tables)
         self._context = Context(
             spark,
@@ -136,16 +140,12 @@ class Backfill:
         context = self._context
         if isinstance(sink, Backfilled):
             rows = sink.backfill(rows, context)
+            # After the look at the quarantine: a replay that takes events out of it later was refused there.
+            refuse_unfinished_replay(Replays(self._place.data, self._data), name)
         elif isinstance(sink, Table) and sink.select is not None:
             rows = sink.select(rows, context)
         wanted = rows.where((F.col("day") >= F.lit(days.first)) & (F.col("day") < F.lit(days.end)))
-        columns = [field.name for field in snapshot.table.schema().fields]
-        extra = [column for column in wanted.columns if column not in columns]
-        if extra:
-            raise BackfillRefused(
-                f"table {name} has no column {', '.join(extra)}: run {self.writer} with the new version "
-                "first, which adds it"
-            )
+        refuse_other_columns(snapshot, wanted.schema, self.writer)
         place = self._tables.below(name)
         files = write_files(wanted, Target(place, ("day",)))
         check_visible(name, place, files)
@@ -308,6 +308,29 @@ def backfilled_sinks(flow: Flow) -> list[Sink]:
     if not found:
         raise BackfillRefused(f"flow {flow.name} writes no table by day")
     return found
+
+
+def refuse_other_columns(snapshot: Snapshot, schema: StructType, writer: str) -> None:
+    """Refuse rows with a column that the table lacks, or has with another type: Delta compares neither."""
+    columns = [field.name for field in snapshot.table.schema().fields]
+    extra = [column for column in schema.names if column not in columns]
+    if extra:
+        raise BackfillRefused(
+            f"table {snapshot.name} has no column {', '.join(extra)}: run {writer} with the new version "
+            "first, which adds it"
+        )
+    check_types(snapshot, delta_schema(snapshot.name, schema))
+
+
+def refuse_unfinished_replay(replays: Replays, table: str) -> None:
+    """Refuse a table that a replay adds events to later: a backfill adds them as well, from the log."""
+    for plan in replays.unfinished():
+        if table in plan.counts:
+            raise BackfillRefused(
+                f"replay {plan.id} has not ended and adds {plan.counts[table]:,} events to table {table}, "
+                "which the backfill would add, too. If it was interrupted, the next `tidelog pipeline replay "
+                "quarantine` finishes it; then run the backfill again"
+            )
 
 
 def refuse_others(table: str, writers: Collection[str], writer: str) -> None:
