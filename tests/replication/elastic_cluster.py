@@ -47,6 +47,9 @@ SETTINGS = {
 COMPACTED = ("__consumer_offsets", "__transaction_state")
 """Topics whose replicas differ, as each broker cleans its own."""
 
+ENDED = "The partition is not being reassigned."
+"""The tool's error of a move that it wanted to cancel."""
+
 
 class ElasticCluster(ClusterOfBrokers):
     """Each broker has two log dirs. Implements `Running` of the stories of groups and transactions."""
@@ -188,6 +191,16 @@ class ElasticCluster(ClusterOfBrokers):
         done = self.tool("reassign-partitions", step, "--reassignment-json-file", plan, *flags)
         assert done.exit_code == 0, done.output
         return done.output
+
+    def cancel(self, plan: str) -> None:
+        """Cancel the moves of a plan. As in Kafka's tool, a move that ends after its look is an error."""
+
+        def is_cancelled() -> bool:
+            done = self.tool("reassign-partitions", "--cancel", "--reassignment-json-file", plan)
+            assert done.exit_code == 0 or ENDED in done.output, done.output
+            return done.exit_code == 0
+
+        eventually(is_cancelled, "the moves are cancelled", patience(20.0))
 
     def moving(self) -> set[PartitionKey]:
         return set(self.ask(lambda admin: admin.list_partition_reassignments()))

@@ -91,7 +91,7 @@ class Move:
 
     def cancel(self) -> None:
         """The new broker has nothing any more. Then the move begins again."""
-        self.cluster.reassign(self.cluster.plan(self.wanted), step="--cancel")
+        self.cluster.cancel(self.cluster.plan(self.wanted))
         assert self.cluster.moving() == set()
         moved = {key for key, one in self.cluster.partitions().items() if self.new in one.replicas}
         names = sorted(f"{topic}-{index}" for topic, index in moved)
