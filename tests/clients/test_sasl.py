@@ -129,6 +129,14 @@ def test_a_callable_that_fails_is_an_error_of_the_login() -> None:
         token_source(settings(sasl_oauth_token_provider=lambda: 7))()
 
 
+def test_an_unsecured_token_is_not_from_the_future_of_a_broker_that_counts_milliseconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_795_127_652.2260122)
+    token = token_source(settings(sasl_jaas_config=f'{MODULE} unsecuredLoginStringClaim_sub="alice";'))()
+    assert jwt_claims(token.value)["iat"] == 1_795_127_652.226
+
+
 def test_an_unsecured_token_has_the_claims_of_the_jaas_line() -> None:
     line = (
         f'{MODULE} unsecuredLoginStringClaim_sub="alice" unsecuredLoginNumberClaim_n="2"'
