@@ -207,8 +207,14 @@ class ElasticCluster(ClusterOfBrokers):
 
     def await_moved(self, wanted: Replicas) -> None:
         eventually(lambda: not self.moving(), "all partitions are moved", patience(90.0), 0.1)
-        found = self.partitions()
-        assert {key: found[key].replicas for key in wanted} == {key: [*one] for key, one in wanted.items()}
+        expected = {key: [*one] for key, one in wanted.items()}
+
+        def differences() -> dict[PartitionKey, list[int]]:
+            found = self.partitions()
+            return {key: found[key].replicas for key, one in expected.items() if found[key].replicas != one}
+
+        # The controller knows of the end of a move before the broker does whose metadata is read here.
+        eventually(lambda: not differences(), f"replicas are {expected}", patience(10.0))
 
     def elect(self, election: ElectionType, *partitions: PartitionKey) -> Mapping[PartitionKey, bool]:
         return self.ask(lambda admin: admin.elect_leaders(election, partitions))
