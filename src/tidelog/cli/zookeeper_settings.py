@@ -1,6 +1,6 @@
 """`--zk-tls-config-file`: how tools that write to ZooKeeper itself connect to it, as in Kafka's tools.
 
-The file may be the properties file of a broker: all settings but those of the connection are ignored.
+The file may be the properties file of a broker. Settings without a part in the connection are ignored.
 """
 
 from __future__ import annotations

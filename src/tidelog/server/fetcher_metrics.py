@@ -48,7 +48,7 @@ class FetcherMetrics:
         return sum(fetcher.is_dead for fetcher in self._fetchers.fetchers.values())
 
     def _started(self, fetcher: ReplicaFetcher) -> None:
-        """Make meters, without those of a fetcher of the same name that ended since the last scrape."""
+        """Make meters. The meters of an ended fetcher of the same name go first."""
         self._forget_ended()
         self._meters_of(fetcher)
 

@@ -33,7 +33,7 @@ MOST_CLIENTS: Final = 10_000
 """So many pairs of principal and client id are remembered; after that they are looked up again."""
 
 MOST_SENSORS: Final = 20_000
-"""Of more clients those that did nothing for longest are forgotten: a client may invent ids without end."""
+"""With more clients, the ones that are idle longest are forgotten: a client may invent ids without end."""
 
 LONGEST_MS: Final = 2**31 - 1
 
