@@ -169,6 +169,19 @@ def test_rows_that_wait_are_read_by_tasks_of_the_size_of_their_files(
     assert sizes == [file.stat().st_size] * 2
 
 
+def test_a_batch_that_was_killed_before_its_waiting_rows_were_deleted_is_finished(data: Data) -> None:
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Tables, "_delete", killed)
+        data.collect("b")
+    assert len(aside_files(data)) == 1
+    assert data.collect("b").quarantined == 1
+    assert aside_files(data) == []
+    assert (data.ids(), data.quarantined()) == (["a", "c"], ["b"])
+
+
 def test_an_event_that_was_good_stays_in_its_table_alone(data: Data) -> None:
     data.collect()
     assert data.collect("a").quarantined == 0

@@ -62,7 +62,9 @@ def write(bad: DataFrame, topic: str, context: Context, batch: int) -> None:
         F.lit(batch).cast("long").alias("batch"),
     )
     counted = context.counts.set_aside(rows)
-    context.tables.write(counted, TABLE, partition_by=("day",), **context.written(batch))
+    if context.tables.write(counted, TABLE, partition_by=("day",), **context.written(batch)) is None:
+        # Nothing was written that would have counted the rows, and their files may be deleted next.
+        context.counts.settle()
 
 
 def rows_of(context: Context, batch: int) -> DataFrame | None:
