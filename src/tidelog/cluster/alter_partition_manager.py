@@ -66,7 +66,10 @@ class AlterPartitionManager:
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, change: IsrChange) -> None:
-        """Ask for a change. OPERATION_NOT_ATTEMPTED if the partition has one that is not answered yet."""
+        """Send a change with the next request.
+
+        A partition has one unanswered change at most: a second one fails with OPERATION_NOT_ATTEMPTED.
+        """
         if change.key in self._unanswered:
             change.answered(None, ErrorCode.OPERATION_NOT_ATTEMPTED)
             return
@@ -75,7 +78,7 @@ class AlterPartitionManager:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Ask for nothing any more. Changes without an answer are dropped: the broker stops."""
+        """Stop sending requests and drop the unanswered changes."""
         self._unanswered.clear()
         if self._task is not None:
             self._task.cancel()
@@ -84,7 +87,7 @@ class AlterPartitionManager:
     async def _run(self) -> None:
         try:
             while self._unanswered:
-                # Partitions that lag begin to do so together: their changes share a request.
+                # A slow broker lags in many partitions at once: after a turn, their changes share a request.
                 await asyncio.sleep(0)
                 if not await self._exchange(list(self._unanswered.values())):
                     await asyncio.sleep(RETRY_SECONDS)
@@ -94,7 +97,7 @@ class AlterPartitionManager:
             self._task = None
 
     async def _exchange(self, changes: Sequence[IsrChange]) -> bool:
-        """Whether the controller has answered these changes."""
+        """Send a request with these changes; returns whether the controller has answered all of them."""
         try:
             answer = await self._send(self._request(changes), version=self._version)
         except UnsupportedVersion:
@@ -102,7 +105,7 @@ class AlterPartitionManager:
                 log.error("the controller does not serve AlterPartition")
                 return False
             self._version = EPOCHS_SINCE_VERSION - 1
-            return True  # the same changes in the older version
+            return True  # the next request has the same changes in the older version
         except KafkaError as error:
             log.warning("the controller has not answered AlterPartition, retrying: %s", error)
             return False
@@ -120,32 +123,32 @@ class AlterPartitionManager:
             if topic is None:
                 topic = topics[change.topic_id] = AlterPartitionRequest.TopicData(topic_id=change.topic_id)
                 request.topics.append(topic)
-            wanted = AlterPartitionRequest.PartitionData(
+            altered = AlterPartitionRequest.PartitionData(
                 partition_index=change.key[1],
                 leader_epoch=change.leader_epoch,
                 partition_epoch=change.partition_epoch,
             )
             if self._version >= EPOCHS_SINCE_VERSION:
-                wanted.new_isr_with_epochs = [
+                altered.new_isr_with_epochs = [
                     AlterPartitionRequest.BrokerState(broker_id=broker, broker_epoch=epoch)
                     for broker, epoch in change.isr
                 ]
             else:
-                wanted.new_isr = [broker for broker, _ in change.isr]
-            topic.partitions.append(wanted)
+                altered.new_isr = [broker for broker, _ in change.isr]
+            topic.partitions.append(altered)
         return request
 
     def _answer(self, changes: Sequence[IsrChange], answer: AlterPartitionResponse) -> bool:
-        found = {
+        answers = {
             (topic.topic_id, partition.partition_index): partition
             for topic in answer.topics
             for partition in topic.partitions
         }
         is_complete = True
         for change in changes:
-            partition = found.get((change.topic_id, change.key[1]))
+            partition = answers.get((change.topic_id, change.key[1]))
             if partition is None:
-                is_complete = False  # it goes with the next request
+                is_complete = False  # the next request has this change again
                 continue
             if self._unanswered.get(change.key) is change:
                 del self._unanswered[change.key]

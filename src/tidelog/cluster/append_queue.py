@@ -1,8 +1,8 @@
 """AppendQueue: the appends of one partition, which reach its log one after the other.
 
-A small append takes one turn of the loop; while the worker writes a large one, later appends wait here. The
-appends of a leader and of a follower use the same queue: a change of the leader epoch finds the log at rest
-(`between`), and each append checks its epoch when its turn comes (`QueuedAppend.begin`).
+A small append takes one turn of the loop. While the worker writes a large one, later appends wait in the
+queue. Leader and follower appends share the queue. A new leader epoch is applied between two appends
+(`between`), and each append checks the epoch when it begins (`QueuedAppend.begin`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tidelog.records.check import CheckedBatch
 
 
 class QueuedAppend(Protocol):
-    """An append in the queue. It reports its outcome itself; neither method raises."""
+    """An append in the queue. It reports its own outcome. `begin` and `written` do not raise."""
 
     @property
     def worker(self) -> Worker | None:
-        """The worker to write with; None is the worker of appends."""
+        """The worker that writes this append; None means the worker of the queue."""
 
     def begin(self) -> Callable[[], object] | None:
-        """Append on the loop (None), or return the write for the worker."""
+        """Append on the loop and return None, or return the write for the worker."""
 
     def written(self, error: BaseException | None) -> Callable[[], object] | None:
-        """The worker has written, or failed with `error`.
+        """Handle the end of the write; `error` is its exception.
 
-        Returns another job for the worker that belongs to the same write: a change of the role waits for it.
+        May return another job of the same write for the worker. A change of the role waits for that job, too.
         """
 
 
@@ -39,7 +39,7 @@ class AppendQueue:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.waiting: deque[QueuedAppend] = deque()
-        self.writing = False  # or held: later appends wait in both cases
+        self.writing = False  # also while the queue is held: later appends wait in both cases
         # Small batches to append at the end of this turn of the loop, and their bytes.
         self.turn: list[CheckedBatch] = []
         self.joined = bytearray()
@@ -52,15 +52,15 @@ class AppendQueue:
         self.drain()
 
     def take_turn(self) -> tuple[list[CheckedBatch], bytearray]:
-        """The batches of this turn, and their bytes. The caller calls `drain` when they are written."""
+        """Take the batches of this turn and their bytes. The caller writes them, then calls `drain`."""
         batches, data = self.turn, self.joined
         self.turn, self.joined = [], bytearray()
         return batches, data
 
     def between(self, change: Callable[[], None]) -> None:
-        """Call `change` now, or when the append at the worker and the batches of this turn are written.
+        """Call `change` between two appends: now, or after the current write and the batches of this turn.
 
-        Appends that wait then are made after the change.
+        The waiting appends begin after the change.
         """
         if self._is_appending:
             self._changes.append(change)
@@ -73,12 +73,12 @@ class AppendQueue:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is written, waits or is held: an append needs no turn."""
+        """Whether the queue is empty and idle, so that an append need not wait."""
         return not (self.writing or self.waiting or self.turn or self._hold or self._changes)
 
-    def hold(self, held: Callable[[], None]) -> None:
-        """Let all appends wait between the call of `held` and `release`."""
-        self._hold = held
+    def hold(self, on_hold: Callable[[], None]) -> None:
+        """Let all appends wait until `release`; calls `on_hold` when the current write has ended."""
+        self._hold = on_hold
         self.drain()
 
     def release(self) -> None:
@@ -90,13 +90,13 @@ class AppendQueue:
     def drain(self) -> None:
         """Make the changes and the appends that can be made now."""
         if self.turn:
-            return  # the end of the turn continues
+            return  # the end of the turn writes the batches and calls `drain` again
         while self._changes and not self._is_appending:
             self._changes.pop(0)()
         if self._hold is not None and not self.writing:
-            held, self._hold = self._hold, None
+            on_hold, self._hold = self._hold, None
             self._is_held = self.writing = True
-            held()
+            on_hold()
             return
         while self.waiting and not self.writing:
             append = self.waiting.popleft()
@@ -110,8 +110,8 @@ class AppendQueue:
 
     def _written(self, append: QueuedAppend, _: object, error: BaseException | None) -> None:
         self.writing = False
-        more = append.written(error)
-        if more is not None:
-            self._write(append, more)
+        next_job = append.written(error)
+        if next_job is not None:
+            self._write(append, next_job)
         else:
             self.drain()

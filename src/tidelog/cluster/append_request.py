@@ -46,7 +46,7 @@ class AppendRequest:
         "_outcomes",
         "_targets",
         "_timeout_ms",
-        "_unread",
+        "_unhandled",
         "_written",
         "on_failure",
         "release",
@@ -63,13 +63,13 @@ class AppendRequest:
     ) -> None:
         self._written = written
         self._manager = manager
-        # Without the batches: a request that waits for replicas does not need them.
+        # The partitions alone: a request that waits for replicas must not keep its batches in memory.
         self._targets = [target for target, _ in entries]
         self._acks = acks
         self._timeout_ms = timeout_ms
         self._done = done
         self._outcomes: list[AppendOutcome | None] = [None] * len(entries)
-        self._missing = self._unread = len(entries)
+        self._missing = self._unhandled = len(entries)
         self.release: Callable[[], None] | None = None
         self.on_failure: OnFailure | None = None
 
@@ -88,7 +88,7 @@ class AppendRequest:
         now_ms = self._manager.clock.ms()
         for slot, (partition, data) in enumerate(entries):
             if isinstance(partition, KafkaError):
-                self._is_read()
+                self._batch_handled()
                 self._completed(slot, None, partition)
                 continue
             try:
@@ -98,7 +98,7 @@ class AppendRequest:
             except KafkaError as error:
                 if origin is AppendOrigin.CLIENT:
                     partition.refuse(Sequences.read(data), error)
-                self._is_read()
+                self._batch_handled()
                 self._completed(slot, None, error)
                 continue
             partition.submit(
@@ -117,7 +117,7 @@ class AppendRequest:
             )
 
     def start_checked(self, partition: Partition, batch: CheckedBatch, guard: Verification | None) -> None:
-        """`start` for one small batch of a client that was checked already."""
+        """Start the append of one small batch of a client. The batch was checked already."""
         manager = self._manager
         append = LeaderAppend(
             partition,
@@ -137,7 +137,7 @@ class AppendRequest:
         self, slot: int, partition: Partition
     ) -> Callable[[AppendResult | None, BaseException | None], None]:
         def appended(result: AppendResult | None, error: BaseException | None) -> None:
-            self._is_read()
+            self._batch_handled()
             if result is None:
                 self._completed(slot, None, error)
                 return
@@ -156,10 +156,10 @@ class AppendRequest:
 
         return appended
 
-    def _is_read(self) -> None:
-        """Another batch was written or refused."""
-        self._unread -= 1
-        if not self._unread and self.release is not None:
+    def _batch_handled(self) -> None:
+        """Count a batch that was written or refused; release the buffers of the request after the last one."""
+        self._unhandled -= 1
+        if not self._unhandled and self.release is not None:
             self.release()
 
     def _completed(self, slot: int, result: AppendResult | None, error: BaseException | None) -> None:

@@ -1,7 +1,8 @@
-"""Expirations: when the delayed operations of a purgatory time out, with one timer for each length.
+"""Expirations: the time-outs of the delayed operations of a purgatory (Kafka's timing wheel).
 
-Nearly all operations complete before their time-out, and a follower's fetches all wait equally long: they
-are in the order of their ends already. So a wait costs a place in a queue, not a timer of the loop.
+There is one queue and one timer for each length of a wait: operations that wait equally long time out in the
+order in which they came. Nearly all operations complete before their time-out, so a wait costs a place in a
+queue instead of a timer of the loop.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Expiration:
     def cancel(self) -> None:
         self.operation = None  # its request must not stay in memory
 
-    def left(self, now: float) -> float:
+    def remaining(self, now: float) -> float:
         return self._at - now
 
 
@@ -94,10 +95,10 @@ class Expirations:
         queue = self._queues[wait_ms]
         entries, now = queue.entries, self._clock.monotonic()
         over: list[Expiration] = []
-        while entries and (entries[0].operation is None or entries[0].left(now) <= EARLY_SECONDS):
+        while entries and (entries[0].operation is None or entries[0].remaining(now) <= EARLY_SECONDS):
             over.append(entries.popleft())
         if entries:
-            queue.timer = self._schedule(wait_ms, entries[0].left(now))
+            queue.timer = self._schedule(wait_ms, entries[0].remaining(now))
         else:
             del self._queues[wait_ms]
         for expiration in over:  # one that ends may complete others, and add some

@@ -1,7 +1,7 @@
-"""Fetcher: answers Fetch requests within their byte limits, now or when `min_bytes` are there.
+"""Fetcher: reads the partitions of a Fetch request and answers it, at once or when `min_bytes` are there.
 
 A consumer reads up to the high watermark or the last stable offset, a follower up to the log end offset. With
-a replica selector the leader sends a consumer to a follower in its rack.
+a replica selector, the leader sends a consumer to a follower in the consumer's rack.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def read_partition(
     else:
         limit = last_stable_offset if params.isolation_level == READ_COMMITTED else high_watermark
         if fetch_offset > log_end_offset and not partition.is_leader and not params.client_rack:
-            # A consumer with old metadata took this follower for the leader, whose log goes further. Kafka's
-            # error, OFFSET_OUT_OF_RANGE, would reset a consumer that sends no leader epoch.
+            # A consumer with old metadata takes this follower for the leader. The leader's log goes further.
+            # Kafka's error, OFFSET_OUT_OF_RANGE, would reset a consumer that sends no leader epoch.
             raise NotLeaderOrFollower(f"{partition.name}: this follower's log ends at {log_end_offset}")
     read = log.read(fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one, reads=reads)
     answer.has_more = fetch_offset < limit
@@ -153,50 +153,50 @@ class Fetcher:
     ) -> tuple[list[FetchedPartition], int]:
         """Read all partitions once; returns the answers and the number of bytes of their records.
 
-        The first read of a request (`is_new`) says how far a follower's log goes. Unknown partitions come
-        last, as in Kafka; those in `known_unknown` are not searched again. NotCached with all ranges that
-        have to be read from the disk first.
+        Unknown partitions come last, as in Kafka. Those in `known_unknown` are not searched again. `is_new`
+        marks the first read of a request: a follower's fetch offset is noted then. Raises NotCached with all
+        ranges that have to be read from the disk first.
         """
         replicas = self._replicas
         answers: list[FetchedPartition] = []
         unknown: list[FetchedPartition] = []
-        left = params.max_bytes
-        total = 0
+        remaining_bytes = params.max_bytes
+        total_bytes = 0
         min_one = True
         cold: list[NotCached] = []
-        for want in wanted:
-            if want in known_unknown:
-                unknown.append(known_unknown[want])
+        for request in wanted:
+            if request in known_unknown:
+                unknown.append(known_unknown[request])
                 continue
             try:
-                partition = replicas.partition(want.topic, want.partition)
-                want.name = partition.topic
+                partition = replicas.partition(request.topic, request.partition)
+                request.name = partition.topic
                 if self.selector is not None and len(partition.replicas) > 1:
-                    nearby = self._nearby(self.selector, partition, want, params)
+                    nearby = self._nearby(self.selector, partition, request, params)
                     if nearby is not None:
                         answers.append(nearby)
                         continue
-                most = want.max_bytes if want.max_bytes < left else left
-                answer = read_partition(partition, want, most, params, min_one, reads)
-                if want.replica is not None and answer.diverging is None:
+                limit = request.max_bytes if request.max_bytes < remaining_bytes else remaining_bytes
+                answer = read_partition(partition, request, limit, params, min_one, reads)
+                if request.replica is not None and answer.diverging is None:
                     if is_new:
-                        self._follower_fetched(partition, want.replica, answer, params.replica_epoch)
+                        self._follower_fetched(partition, request.replica, answer, params.replica_epoch)
                     quota = self.leader_quota
-                    if quota.limit is not None and quota.holds_back(partition, want.replica.broker_id):
+                    if quota.limit is not None and quota.holds_back(partition, request.replica.broker_id):
                         answer.records = None
                         answer.behind_active_segment = False
             except NotCached as missing:
                 cold.append(missing)
                 continue
             except KafkaError as error:
-                answer = self._failed(want, error)
+                answer = self._failed(request, error)
             except OSError as error:
-                answer = FetchedPartition(want)
+                answer = FetchedPartition(request)
                 answer.error = KafkaStorageError(str(error))
             if answer.records is not None:
                 size = answer.records.size
-                total += size
-                left = left - size if left > size else 0
+                total_bytes += size
+                remaining_bytes = remaining_bytes - size if remaining_bytes > size else 0
                 min_one = False
             elif answer.error is not None and answer.is_unknown:
                 unknown.append(answer)
@@ -204,7 +204,7 @@ class Fetcher:
             answers.append(answer)
         if cold:
             raise NotCached(*(missing for found in cold for missing in found.missing))
-        return answers + unknown if unknown else answers, total
+        return answers + unknown if unknown else answers, total_bytes
 
     def _follower_fetched(
         self, partition: Partition, replica: Replica, answer: FetchedPartition, epoch: int
@@ -215,18 +215,18 @@ class Fetcher:
         answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
 
     def _nearby(
-        self, selector: ReplicaSelector, partition: Partition, want: FetchPartition, params: FetchParams
+        self, selector: ReplicaSelector, partition: Partition, request: FetchPartition, params: FetchParams
     ) -> FetchedPartition | None:
         """An answer that sends a consumer to a follower near it; None if it should read here."""
         rack = params.client_rack
         if rack is None or params.replica_id >= 0 or not partition.is_leader:
             return None
-        log = partition.local_log(want.current_leader_epoch, only_leader=True)
-        leader, followers = self._views(partition, log, want.fetch_offset, params.listener)
+        log = partition.local_log(request.current_leader_epoch, only_leader=True)
+        leader, followers = self._views(partition, log, request.fetch_offset, params.listener)
         selected = selector.select(rack, leader, followers)
         if selected is leader:
             return None
-        answer = FetchedPartition(want)
+        answer = FetchedPartition(request)
         answer.source = partition
         answer.preferred_replica = selected.broker_id
         answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
@@ -256,21 +256,23 @@ class Fetcher:
         return leader, followers
 
     def unknown_of(self, wanted: list[FetchPartition]) -> Slices[Unknown]:
-        """Find the partitions that this broker does not have, in slices; returns the answer for each."""
-        found: dict[FetchPartition, FetchedPartition] = {}
-        for want in wanted:
+        """The answers for the partitions that this broker does not have, computed in slices."""
+        unknown: dict[FetchPartition, FetchedPartition] = {}
+        for request in wanted:
             try:
-                self._replicas.partition(want.topic, want.partition)
+                self._replicas.partition(request.topic, request.partition)
             except KafkaError as error:
-                answer = self._failed(want, error)
+                answer = self._failed(request, error)
                 if answer.is_unknown:
-                    found[want] = answer
+                    unknown[request] = answer
             yield
-        return found
+        return unknown
 
-    def _failed(self, want: FetchPartition, error: KafkaError) -> FetchedPartition:
-        answer = FetchedPartition(want)
-        answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
+    def _failed(self, request: FetchPartition, error: KafkaError) -> FetchedPartition:
+        answer = FetchedPartition(request)
+        answer.error = (
+            self._topic_id_error(request) if isinstance(error, UnknownTopicId) and request.name else error
+        )
         if answer.is_unknown:
             # As in Kafka: null if a log was read, an empty list if there is no log.
             answer.aborted = []
@@ -295,14 +297,14 @@ class Fetcher:
 
         bring_in(self._replicas.scheduler, cold, reads, again)
 
-    def _gone(self, want: FetchPartition) -> KafkaError:
-        """The error for a topic id that was known when the session first fetched it."""
-        assert want.name is not None
+    def _topic_id_error(self, request: FetchPartition) -> KafkaError:
+        """The error for a topic id that this broker knew at an earlier fetch of the session."""
+        assert request.name is not None
         try:
-            self._replicas.hosted_topic(want.name)
+            self._replicas.hosted_topic(request.name)
         except KafkaError as error:
             return error
-        return InconsistentTopicId(f"the topic {want.name} was made anew, with another id")
+        return InconsistentTopicId(f"the topic {request.name} was made anew, with another id")
 
     def fetch(
         self,
@@ -312,11 +314,11 @@ class Fetcher:
         on_failure: OnFailure | None = None,
         known_unknown: Unknown = NONE_UNKNOWN,
     ) -> bool:
-        """Answer now (True), or when `min_bytes` are there or `max_wait_ms` have passed (False).
+        """Answer a fetch through `done`: now (returns True), or later (returns False).
 
-        With `known_unknown`, partitions that were just found to be unknown or that the client may not read,
-        the answer does not wait for `min_bytes`. Ranges outside of the page cache are read from the disk
-        first. An exception of a later answer goes to `on_failure`, not to the append that caused the answer.
+        A later answer comes when `min_bytes` are there, when `max_wait_ms` have passed, or when ranges
+        outside of the page cache have been read from the disk. A request with partitions in `known_unknown`
+        does not wait for `min_bytes`. An exception of a later answer goes to `on_failure`.
         """
         session = context.session
         if session.wake is not None:  # this request replaces an older one of the session
@@ -328,9 +330,9 @@ class Fetcher:
         return self._answer(context, params, done, on_failure, known_unknown, CACHED)
 
     def _followed(self, context: FetchContext, params: FetchParams) -> Followed | None:
-        """The partition that a follower fetches, if its session has news of this one alone.
+        """The one dirty partition of a follower's session, for the fast path.
 
-        None, and nothing changes, if anything is out of the ordinary: `read_all` finds out what.
+        None if the session has several dirty partitions or the fetch needs the checks of `read_all`.
         """
         session = context.session
         dirty = session.dirty
@@ -338,20 +340,20 @@ class Fetcher:
             return None
         if session.epoch != context.epoch or session.closed:
             return None
-        (want,) = dirty
-        partition = want.watched
+        (request,) = dirty
+        partition = request.watched
         if partition is None or partition.log is None or partition.offline or not partition.is_leader:
             return None
         log, replica = partition.log, partition.followers.replicas.get(params.replica_id)
         if (
             replica is None
             or replica.broker_epoch != params.replica_epoch
-            or want.current_leader_epoch not in (partition.leader_epoch, -1)
-            or want.last_fetched_epoch not in (log.leader_epochs.latest, -1)
+            or request.current_leader_epoch not in (partition.leader_epoch, -1)
+            or request.last_fetched_epoch not in (log.leader_epochs.latest, -1)
             or params.isolation_level != READ_UNCOMMITTED
         ):
             return None
-        return want, partition, log, replica
+        return request, partition, log, replica
 
     def _wait_at_the_end(
         self,
@@ -360,49 +362,48 @@ class Fetcher:
         done: Callable[[list[FetchedPartition]], None],
         on_failure: OnFailure | None,
     ) -> bool:
-        """Take the fetch of a follower that only says that it has all records, and let it wait for more.
+        """Let the fetch of a follower that has the whole log wait for records, without a read.
 
-        False, and nothing changes, if it is another fetch.
+        Returns False and changes nothing for any other fetch.
         """
-        found = self._followed(context, params)
-        if found is None or params.min_bytes <= 0 or params.max_wait_ms <= 0:
+        followed = self._followed(context, params)
+        if followed is None or params.min_bytes <= 0 or params.max_wait_ms <= 0:
             return False
-        want, partition, log, replica = found
+        request, partition, log, replica = followed
         session, end = context.session, log.log_end_offset
-        if want.fetch_offset != end:
+        if request.fetch_offset != end:
             return False
-        want.replica = replica
-        self._replicas.follower_fetched(partition, replica, want, end, params.replica_epoch)
-        want.watch(partition, session)
+        request.replica = replica
+        self._replicas.follower_fetched(partition, replica, request, end, params.replica_epoch)
+        request.watch(partition, session)
         waiting = DelayedFetch(self, context, params, (), done, on_failure)
         self._followers.add(session, waiting, params.replica_id, params.max_wait_ms)
         if log.log_end_offset != end or len(session.dirty) > 1:
-            self._followers.wake(session)  # the fetch has committed records, and a coordinator wrote others
+            self._followers.wake(session)  # the fetch committed records, and a coordinator wrote others then
         return True
 
     def read_tail(self, context: FetchContext, params: FetchParams) -> FetchedPartition | None:
-        """The records that came while the fetch of a follower waited at the end of the log.
+        """The records that were appended while a follower's fetch waited at the end of the log.
 
-        Followers that are woken together get the same records, which are read once. None if anything is out
-        of the ordinary: `read_all` finds out what.
+        Followers that one append has woken share one read. None if the fetch needs the checks of `read_all`.
         """
-        found = self._followed(context, params)
-        if found is None or self.leader_quota.limit is not None:
+        followed = self._followed(context, params)
+        if followed is None or self.leader_quota.limit is not None:
             return None
-        want, partition, log, replica = found
+        request, partition, log, replica = followed
         tail = self._followers.tail
-        if tail is not None and tail.source is partition and tail.wanted.is_like(want):
+        if tail is not None and tail.source is partition and tail.wanted.is_like(request):
             records = tail.records
         else:
             try:
-                read = log.read(want.fetch_offset, min(want.max_bytes, params.max_bytes), reads=CACHED)
+                read = log.read(request.fetch_offset, min(request.max_bytes, params.max_bytes), reads=CACHED)
             except (NotCached, KafkaError, OSError):
                 return None
             records = read.slice
         if records is None or not params.min_bytes <= records.size <= params.max_bytes:
             return None
-        want.replica = replica
-        self._followers.tail = answer = FetchedPartition(want)
+        request.replica = replica
+        self._followers.tail = answer = FetchedPartition(request)
         answer.source, answer.records, answer.has_more = partition, records, True
         answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
         answer.log_start_offset = log.log_start_offset
@@ -445,7 +446,8 @@ class Fetcher:
             session.wake = partial(purgatory.check, session)
             return purgatory.watch(waiting, (session,), params.max_wait_ms)
         answered = self._followers.add(session, waiting, params.replica_id, params.max_wait_ms)
-        # The fetch committed records, and a coordinator wrote others: a marker in another partition, say.
+        # The fetch committed records, and a coordinator then wrote others, such as a marker in another
+        # partition.
         if len(session.dirty) > len(answers) or any(answer.is_overtaken for answer in answers):
             self._followers.wake(session)
         return answered
@@ -516,9 +518,9 @@ class DelayedFetch(DelayedOperation):
                 self._answers = [tail]
                 return self.force_complete()
         due = context.due()
-        known = [want for want in due if want not in unknown] if unknown else due
+        requests = [request for request in due if request not in unknown] if unknown else due
         try:
-            answers, total = self._fetcher.read_all(known, self._params)
+            answers, total = self._fetcher.read_all(requests, self._params)
         except NotCached:
             return self.force_complete()
         if not is_enough(answers, total, self._params) and not _unknown(answers):

@@ -93,21 +93,21 @@ class FetchPartition:
         self.fetcher_log_start_offset = wanted.fetcher_log_start_offset
 
     def is_news(self, error: int, high_watermark: int, log_start_offset: int, has_more: bool) -> bool:
-        """Whether an incremental answer has to include this partition; remembers the answer."""
-        told = has_more or error != 0
+        """Note the values of an answer; returns whether an incremental answer includes the partition."""
+        is_news = has_more or error != 0
         if high_watermark != self.high_watermark:
             self.high_watermark = high_watermark
-            told = True
+            is_news = True
         if log_start_offset != self.log_start_offset:
             self.log_start_offset = log_start_offset
-            told = True
+            is_news = True
         if error:
-            # The first answer after the error has to include the partition, whatever the watermark is.
+            # Forces the first answer after the error to include the partition.
             self.high_watermark = -1
-        return told
+        return is_news
 
     def is_like(self, other: FetchPartition) -> bool:
-        """Whether both want the same bytes of the partition."""
+        """Whether both requests ask for the same bytes of the partition."""
         return self.fetch_offset == other.fetch_offset and self.max_bytes == other.max_bytes
 
     # -- watching
@@ -146,7 +146,8 @@ class FetchPartition:
         if self not in session.dirty:
             session.dirty[self] = None
             if self.replica is not None:
-                # Up to now the follower had the whole log, and each fetch of the session said so.
+                # A clean partition has no unread records: the follower had the whole log at each fetch until
+                # now.
                 self.replica.caught_up_at(session.last_used)
 
 
@@ -181,15 +182,16 @@ class FetchedPartition:
         self.preferred_replica = -1  # the broker that the consumer should read from
         # Whether the partition has records after the fetch offset, even if byte limits left them out.
         self.has_more = False
-        # A read returns batches of one segment: for an older segment waiting would not add any.
+        # A read returns batches of one segment. Records that come later are in another one: waiting adds
+        # none.
         self.behind_active_segment = False
 
     @property
     def is_read(self) -> bool:
-        """Whether the fetcher has all that there is.
+        """Whether the fetcher has read all records, so that its session need not read the partition again.
 
-        A follower out of the ISR is looked at in each fetch. So is one that asked before the leader had the
-        partition: only the next fetch says how far its log goes.
+        False for a follower outside of the ISR, and until a fetch of the follower has told the leader its log
+        end offset: both have to be looked at in each fetch.
         """
         if self.error is not None or self.is_redirected or self.has_more:
             return False
@@ -203,7 +205,7 @@ class FetchedPartition:
     def is_overtaken(self) -> bool:
         """Whether records came after the read for a follower.
 
-        Its fetch may commit records, and coordinators append further ones when theirs are committed.
+        The follower's fetch may commit records of a coordinator, which then appends further ones.
         """
         source = self.source
         if self.wanted.replica is None or source is None or source.log is None:
@@ -273,7 +275,7 @@ class FetchSession:
             self.want(partition)
 
     def want(self, wanted: FetchPartition) -> None:
-        """Add a partition or update its request; a known one keeps its position."""
+        """Add a partition, or update its request at its present position."""
         known = self.partitions.get(wanted.key)
         if known is None:
             self.partitions[wanted.key] = known = wanted
@@ -302,9 +304,9 @@ class FetchSession:
             self.dirty = dict.fromkeys(self.partitions.values())
 
     def check_all(self, generation: int | None, connection_id: str) -> None:
-        """Let the next fetch look at every partition, unless the last one had the same rules and client.
+        """Let the next fetch check every partition if the access rules or the connection have changed.
 
-        Otherwise a partition without news would not be checked before its records are sent.
+        Without this, a partition without news would not be checked before its records are sent.
         """
         access = (generation, connection_id)
         if generation is None or access != self.access:
@@ -356,10 +358,10 @@ class FetchContext:
         return sorted(dirty, key=BY_TURN) if len(dirty) > 1 else list(dirty)
 
     def select(self, answers: list[FetchedPartition]) -> list[FetchedPartition]:
-        """The answers to send: of an incremental fetch those with changes, otherwise all.
+        """The answers to send: for an incremental fetch those with changes, otherwise all.
 
-        A partition without more changes becomes clean. An incremental fetch gets INVALID_FETCH_SESSION_EPOCH
-        (`error`) if a later request of its session came meanwhile.
+        A partition without more changes becomes clean. If a later request of the session came meanwhile, an
+        incremental fetch gets the error INVALID_FETCH_SESSION_EPOCH.
         """
         session = self.session
         if session.epoch != self.epoch:
@@ -370,7 +372,7 @@ class FetchContext:
         if session.session_id == INVALID_SESSION_ID:
             return answers
         incremental = self.incremental
-        told: list[FetchedPartition] = []
+        selected: list[FetchedPartition] = []
         for answer in answers:
             wanted = answer.wanted
             error = answer.error
@@ -382,14 +384,14 @@ class FetchContext:
                 has_records or answer.is_redirected,
             )
             if is_news or not incremental:
-                told.append(answer)
+                selected.append(answer)
                 if has_records and incremental:
                     session.to_the_end(wanted)
             if not answer.has_more and answer.is_read and not session.closed:
                 assert answer.source is not None
                 wanted.watch(answer.source, session)
                 session.dirty.pop(wanted, None)
-        return told
+        return selected
 
 
 class FetchSessionCache:
@@ -438,10 +440,10 @@ class FetchSessionCache:
     def context_of_one(
         self, session_id: int, epoch: int, wanted: WantedPartition | None, *, uses_topic_ids: bool
     ) -> FetchContext | None:
-        """The context of a fetch of one partition without a session, or of the next fetch of a session that
-        names one of its partitions or none.
+        """`context` for the two usual fetches: of one partition without a session, and the next fetch of a
+        session that names one of its partitions or none.
 
-        None, and nothing changes, if it is another fetch: `context` takes or refuses that.
+        Returns None and changes nothing for any other fetch, which is for `context`.
         """
         if epoch == FINAL_EPOCH and session_id == INVALID_SESSION_ID and wanted is not None:
             topic, index, leader_epoch, offset, last_epoch, log_start, max_bytes = wanted
@@ -501,9 +503,9 @@ class FetchSessionCache:
         return session
 
     def throttled(self, context: FetchContext, answers: Iterable[FetchedPartition]) -> None:
-        """The fetcher is over its quota, and does not get these answers: the next fetch includes them again.
+        """Let the next fetch include these answers again: the fetcher is over its quota and did not get them.
 
-        As in Kafka, the session of a full fetch ends: the fetcher cannot know its partitions.
+        As in Kafka, the session of a full fetch ends, because the fetcher does not know its id.
         """
         session = context.session
         if not context.incremental:

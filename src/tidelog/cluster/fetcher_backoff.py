@@ -25,8 +25,8 @@ class FetcherBackoff:
 
     @property
     def seconds(self) -> float:
-        """The wait before the next connection. There is none after a lost connection: the next attempt
-        shows whether the leader lives.
+        """The wait before the next connection. After a lost connection there is none: the next attempt shows
+        whether the leader is alive.
         """
         if not self.failures:
             return 0.0
@@ -35,10 +35,10 @@ class FetcherBackoff:
 
     @property
     def longest(self) -> float:
-        """The back-off. The address of a broker that is not live yet is looked for sooner."""
+        """The longest wait. It is shorter for a leader that is not among the live brokers yet."""
         return self._longest if self._leader.is_known else min(self._longest, UNKNOWN_LEADER_SECONDS)
 
     @property
     def is_news(self) -> bool:
-        """Whether people should hear of a failure: of the first, and of each of a leader that stays away."""
+        """Whether a failure is worth a warning: the first one, and each one while the leader stays away."""
         return not self.failures or self.seconds >= self.longest

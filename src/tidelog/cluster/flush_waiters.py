@@ -19,11 +19,11 @@ class FlushWaiters:
         self.next.append((base_offset, done))
 
     def hold_back(self, offset: int) -> None:
-        """Readers stop at `offset`, or before it, until the next flush has ended."""
+        """Let readers stop at `offset`, or before it, until the next flush has ended."""
         self.next.insert(0, (offset, _nobody_waits))
 
     def begin(self) -> list[FlushWaiter]:
-        """The appends that a flush beginning now includes."""
+        """Begin a flush; returns the appends that it includes."""
         self.running, self.next = self.next, []
         return self.running
 
@@ -31,7 +31,7 @@ class FlushWaiters:
         self.running = None
 
     def flushed_up_to(self, log_end_offset: int) -> int:
-        """The offset where readers stop: of the first append that waits for its flush, or the log end."""
+        """The offset where readers stop: the first append that waits for a flush, or the log end offset."""
         for waiters in (self.running, self.next):
             if waiters:
                 log_end_offset = min(log_end_offset, waiters[0][0])

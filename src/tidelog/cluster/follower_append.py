@@ -1,7 +1,7 @@
 """The appends, truncations and flushes of a follower. They use the append queue of the partition.
 
-An append that was fetched under another leader epoch than the present one fails: a change of the leader finds
-the log at rest, and nothing of the old leader lands after it.
+An append fails if the leader epoch has changed since its fetch. So no record of the old leader is appended
+after the change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ Truncated = Callable[[int, BaseException | None], None]
 
 
 def follower_log(partition: Partition, leader_epoch: int) -> Log:
-    """The log of a follower. KafkaError if the leader epoch has changed, or if the log is offline."""
+    """The log of a follower.
+
+    Raises FencedLeaderEpoch if the leader changed, KafkaStorageError if it is offline.
+    """
     if partition.leader_epoch != leader_epoch or partition.is_leader:
         raise FencedLeaderEpoch(
             f"{partition.name} has leader epoch {partition.leader_epoch} since, fetched was {leader_epoch}"
@@ -44,8 +47,8 @@ def append_now(
 ) -> tuple[int, int] | None:
     """Append one small batch in this turn of the loop; returns its last offset and its leader epoch.
 
-    None, and nothing changes, if the append has to wait, or if something is out of the ordinary: that is for
-    `FollowerAppend`. Raises KafkaStorageError.
+    Returns None and changes nothing if the append has to wait or needs the checks of `FollowerAppend`. Raises
+    KafkaStorageError.
     """
     log = partition.log
     if (
@@ -63,7 +66,10 @@ def append_now(
 
 
 class FollowerAppend:
-    """The bytes that a fetch returned for one partition; `done` gets the batches, None if there are none."""
+    """Appends the bytes of one partition in a fetch answer.
+
+    `done` gets the batches, or None without batches.
+    """
 
     __slots__ = (
         "_data",
@@ -92,7 +98,7 @@ class FollowerAppend:
         *,
         scheduler: Scheduler,
     ) -> None:
-        """`is_wanted` says whether the partition is still fetched, when the turn of the append comes."""
+        """`is_wanted` is called when the append begins; it says whether the partition is still fetched."""
         self._scheduler = scheduler
         self._flush: FlushJob | None = None
         self._is_flushed = False
@@ -140,7 +146,7 @@ class FollowerAppend:
         return self._pending.write
 
     def _begin_flush(self, log: Log) -> Callable[[], object] | None:
-        """flush.messages: the leader learns of the records by the next fetch, when they are on disk."""
+        """Sync the records (flush.messages) before the next fetch tells the leader of them."""
         if self._is_flushed or log.log_end_offset - log.recovery_point < log.config.flush_messages:
             return None
         self._flush = job = log.begin_flush()
@@ -151,7 +157,9 @@ class FollowerAppend:
         return job.run
 
     def _begin_anew(self, log: Log, error: UnexpectedAppendOffset) -> Callable[[], object]:
-        """The log start of the leader is inside of its first batch: an empty log begins with that batch."""
+        """Begin an empty log with the leader's first batch, which begins before the leader's log start
+        offset.
+        """
         end = log.log_end_offset
         if not (log.log_start_offset == end and error.first_offset < end <= error.last_offset):
             raise error
@@ -175,12 +183,12 @@ class FollowerAppend:
             self._done(None, failure)
             return None
         if flush is None:
-            # The next run goes to the next segment. A change of the leader comes first.
+            # The next records go to the next segment, after a waiting change of the leader.
             self._partition.appends.waiting.appendleft(self)
         return flush
 
     def _finish(self, error: BaseException | None) -> Callable[[], object] | None:
-        """Take what is written into the log. The flush comes before a change of the leader."""
+        """Add the written records to the log. A flush comes before a change of the leader."""
         log, pending = self._partition.log, self._pending
         assert log is not None
         assert pending is not None
@@ -196,8 +204,9 @@ class FollowerAppend:
 class FollowerFlush:
     """Syncs the log of a follower; `done` gets the log end offset.
 
-    With flush.messages, the first fetch of a follower must not tell the leader of records that a crash may
-    take: this broker may have written them as leader, and lost the partition before the flush.
+    With flush.messages, the first fetch of a follower must not tell the leader of unsynced records, which a
+    crash can remove. There are some if this broker wrote them as leader and lost the leadership before the
+    flush.
     """
 
     __slots__ = ("_done", "_job", "_leader_epoch", "_now_ms", "_partition", "worker")
@@ -323,9 +332,9 @@ LogChange = FollowerTruncation | FollowerFlush
 
 
 def truncation_offset(found: Log, leader_epoch: int, leader_end_offset: int) -> int:
-    """Where a log diverges from its leader, which ends `leader_epoch` at `leader_end_offset`.
+    """The offset to truncate a log to; the leader's log ends `leader_epoch` at `leader_end_offset`.
 
-    The next fetch checks again: a log may diverge in several epochs.
+    A log may diverge in several epochs: the next fetch checks again.
     """
     end = found.log_end_offset
     epoch, epoch_end = found.end_offset_for_epoch(leader_epoch)
@@ -336,9 +345,7 @@ def truncation_offset(found: Log, leader_epoch: int, leader_end_offset: int) -> 
     return min(epoch_end, leader_end_offset, end)
 
 
-def _end_flush(
-    partition: Partition, job: FlushJob, error: BaseException | None, now_ms: int
-) -> Log:
+def _end_flush(partition: Partition, job: FlushJob, error: BaseException | None, now_ms: int) -> Log:
     log = partition.log
     assert log is not None
     if error is not None:

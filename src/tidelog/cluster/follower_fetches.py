@@ -1,7 +1,7 @@
 """FollowerFetches: the fetches of followers that wait for records.
 
-A session has one fetch that waits at most, and most of these end with the next append. So they are not in the
-purgatory: a wait is one entry by its session, and one timer serves them all.
+Each session has one waiting fetch at most, and most waits end with the next append. So these fetches are not
+in the purgatory: a wait costs one dict entry, and one timer serves all waits.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ class FollowerFetches:
         self._awaited_followers = awaited_followers
         awaited_followers.on_awaited = self._answer_in_turn
         self.waiting: dict[FetchSession, Waiting] = {}
-        """A fetch that completes takes itself out."""
+        """The waiting fetch of each session. A fetch removes itself when it completes."""
         self._woken: dict[FetchSession, None] = {}  # to check in this turn
         self._awaited: dict[int, None] = {}  # followers whose fetches are to be answered in this turn
         self._timer: TimerHandle | None = None
         self._timer_at = math.inf
         self._closed = False
         self.tail: FetchedPartition | None = None
-        """What was read for the follower before, while those are answered that one append has woken."""
+        """The last read of `answer_woken`, shared by the followers that one append has woken."""
 
     def __len__(self) -> int:
         """How many fetches wait."""
         return len(self.waiting)
 
     def add(self, session: FetchSession, fetch: DelayedOperation, follower: int, wait_ms: int) -> bool:
-        """Let a fetch wait until a partition of its session has news; after a shutdown it ends at once."""
+        """Let a fetch wait until a partition of its session changes.
+
+        After a shutdown, complete it at once.
+        """
         if self._closed:
             return fetch.force_complete()
         if self._awaited_followers.partitions:
             wait_ms = self._awaited_followers.wait_ms(follower, wait_ms)
-        # A session was used just now, by this fetch.
+        # This fetch has just set `last_used`: no need to read the clock.
         now = session.last_used if session.session_id else self._clock.monotonic()
         deadline = now + wait_ms / 1000
         self.waiting[session] = (fetch, follower, deadline)
@@ -59,13 +62,13 @@ class FollowerFetches:
         return False
 
     def complete(self, session: FetchSession) -> None:
-        """Answer the waiting fetch of a session, if there is one, with what it has."""
+        """Answer the waiting fetch of a session, if there is one, with the records that there are."""
         waiting = self.waiting.get(session)
         if waiting is not None:
             waiting[0].complete()
 
     def shutdown(self) -> None:
-        """Answer every fetch with what it has; from now on none waits."""
+        """Answer every waiting fetch. Later fetches are answered at once."""
         self._closed = True
         for session in list(self.waiting):
             self.complete(session)
@@ -75,13 +78,15 @@ class FollowerFetches:
     # -- records
 
     def wake(self, session: FetchSession) -> None:
-        """Check a waiting fetch once in this turn of the loop, however many partitions get records."""
+        """Check the waiting fetch of a session at the end of this turn of the loop, once for all its
+        partitions.
+        """
         if not self._woken:
             self._scheduler.call_soon_in_turn(self.answer_woken)
         self._woken[session] = None
 
     def answer_woken(self) -> None:
-        """Answer the fetches that have records now. The end of the turn does so otherwise."""
+        """Check the woken fetches now instead of at the end of the turn."""
         woken, self._woken = self._woken, {}
         for session in woken:
             waiting = self.waiting.get(session)
@@ -92,7 +97,7 @@ class FollowerFetches:
     # -- a new leadership
 
     def _answer_in_turn(self, followers: Iterable[int]) -> None:
-        """Answer the waiting fetches of followers once in this turn of the loop."""
+        """Answer the waiting fetches of these followers at the end of this turn of the loop."""
         if not self._awaited:
             self._scheduler.call_soon_in_turn(self._answer_awaited)
         self._awaited.update(dict.fromkeys(followers))
@@ -114,7 +119,7 @@ class FollowerFetches:
         self._timer = self._scheduler.schedule(at - self._clock.monotonic(), self._due)
 
     def _due(self) -> None:
-        """The first wait may be over. Most have ended before, and later ones have begun."""
+        """Complete the fetches whose wait is over, and set the timer for the next one."""
         end = self._clock.monotonic() + EARLY_SECONDS
         self._timer, self._timer_at = None, math.inf
         first = min((at for _, _, at in self.waiting.values() if at > end), default=math.inf)

@@ -28,7 +28,7 @@ class IsrRules:
         self.metadata: MetadataCache | None = None
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether the broker is live, as the controller last told; only live brokers join an ISR."""
+        """Whether the metadata has the broker as live. Only live brokers join an ISR."""
         return self.metadata is None or broker_id in self.metadata.snapshot.brokers
 
 
@@ -55,10 +55,10 @@ class Replica:
         self.leader_end_at_last_fetch = UNKNOWN_OFFSET
 
     def fetched(self, offset: int, log_start_offset: int, leader_end: int, now: float, epoch: int) -> None:
-        """The follower's log ends at `offset`; when it fetched, the leader's log ended at `leader_end`.
+        """Note a fetch: the follower's log ends at `offset`, the leader's log at `leader_end`.
 
-        It was caught up now if it has the leader's whole log; at its fetch before if it has what the leader
-        had then.
+        A follower with the whole log of the leader is caught up now. A follower that has reached the leader's
+        log end of the previous fetch was caught up at the time of that fetch.
         """
         if offset >= leader_end:
             self.last_caught_up = now
@@ -71,7 +71,7 @@ class Replica:
         self.broker_epoch = epoch
 
     def caught_up_at(self, when: float) -> None:
-        """A fetch session without news of this partition was used at this time."""
+        """Note that the follower had the whole log at this time, the last use of its fetch session."""
         if when > self.last_caught_up:
             self.last_caught_up = when
 
@@ -97,16 +97,16 @@ class Followers:
     def __init__(self) -> None:
         self.isr: list[int] = []  # as the controller has it
         self.pending: PendingIsr | None = None
-        # A candidate counts before the controller has answered, and so does a member that shall leave.
+        # The ISR with the members that a pending change adds and removes: records wait for all of them.
         self.maximal_isr: Collection[int] = ()
         self.replicas: dict[int, Replica] = {}
 
     def assign(self, brokers: Iterable[int], *, keep: bool, now: float) -> None:
-        """Set the brokers that follow. With `keep`, known followers keep their states."""
+        """Set the followers. With `keep`, followers that are already known keep their states."""
         known = self.replicas if keep else {}
         self.replicas = {broker: known.get(broker) or Replica(broker) for broker in brokers}
         for broker in self.isr:
-            # A member gets the whole time to fetch from its new leader.
+            # A member of the ISR has the full replica.lag.time.max.ms to fetch from its new leader.
             if broker in self.replicas and broker not in known:
                 self.replicas[broker].last_caught_up = now
 
@@ -115,7 +115,7 @@ class Followers:
         self.pending = None
 
     def commit_isr(self, isr: Iterable[int]) -> None:
-        """The controller has this ISR; a change that was asked for is over."""
+        """Set the ISR of the controller. No change is pending any more."""
         self.isr = list(isr)
         self.maximal_isr = self.isr
         self.pending = None
@@ -125,14 +125,14 @@ class Followers:
         self.maximal_isr = {*self.isr, *pending.isr}
 
     def give_up(self) -> None:
-        """The controller refused the change."""
+        """Drop the pending change, which the controller refused."""
         self.commit_isr(self.isr)
 
     def committed_up_to(self, offset: int, leader_end: int, rules: IsrRules) -> int:
-        """`offset`, or the smallest log end offset of the replicas that records are committed by.
+        """The new high watermark: the smallest of `offset` and the log end offsets of certain followers.
 
-        These are the maximal ISR, and followers that are caught up and about to join it: the high watermark
-        waits for them, otherwise a follower could never reach it.
+        These are the maximal ISR, and live followers that have caught up and are about to join it. A follower
+        could never reach a high watermark that did not wait for it.
         """
         maximal = self.maximal_isr
         for replica in self.replicas.values():
@@ -147,15 +147,15 @@ class Followers:
         return offset
 
     def out_of_sync(self, leader_end: int, now: float, max_lag_seconds: float) -> list[int]:
-        """The members of the ISR that have not been caught up for `max_lag_seconds`."""
-        found = []
+        """The members of the ISR that were last caught up more than `max_lag_seconds` ago."""
+        members = []
         for broker in self.isr:
             replica = self.replicas.get(broker)
             if replica is not None and not replica.is_caught_up(leader_end, now, max_lag_seconds):
-                found.append(broker)
-        return found
+                members.append(broker)
+        return members
 
     def log_start_offset(self, own: int, rules: IsrRules) -> int:
-        """The smallest log start offset: `own`, or of a follower whose broker is live."""
+        """The smallest log start offset of this replica (`own`) and of the followers on live brokers."""
         starts = [r.log_start_offset for r in self.replicas.values() if rules.is_alive(r.broker_id)]
         return min([own, *starts])

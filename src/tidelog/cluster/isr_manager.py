@@ -1,8 +1,8 @@
 """IsrManager: lets followers of this broker's partitions join the ISR, and takes out followers that lag.
 
 A follower joins when it has reached the high watermark and the first offset of the leader's epoch. A member
-that has not been caught up for replica.lag.time.max.ms leaves; that is checked every half of this time. The
-controller decides: a change counts when it has answered.
+leaves when it has not been caught up for replica.lag.time.max.ms; the check runs every half of this time. A
+change takes effect when the controller has accepted it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class IsrManager:
     # -- expand
 
     def maybe_expand(self, partition: Partition, replica: Replica) -> None:
-        """Ask for a follower to join the ISR if it has caught up. It has just fetched."""
+        """Ask the controller to add a follower to the ISR, if the follower's last fetch shows that it caught
+        up.
+        """
         followers, leader_log = partition.followers, partition.log
         if (
             self._is_closed
@@ -114,7 +116,7 @@ class IsrManager:
         self._check_some(list(self._replicas.partitions()))
 
     def _check_some(self, partitions: list[Partition]) -> None:
-        """Check partitions, the last first; the rest in a later turn of the loop."""
+        """Check some partitions, from the end of the list, and the rest in a later turn of the loop."""
         if self._is_closed:
             return
         for _ in range(min(PARTITIONS_PER_TURN, len(partitions))):
@@ -129,7 +131,7 @@ class IsrManager:
             self._check_later()
 
     def maybe_shrink(self, partition: Partition) -> None:
-        """Ask for followers to leave the ISR if they lag."""
+        """Ask the controller to remove the followers that lag from the ISR."""
         followers, leader_log = partition.followers, partition.log
         if (
             not followers.replicas
@@ -159,7 +161,9 @@ class IsrManager:
     # -- live brokers
 
     def brokers_changed(self) -> None:
-        """Other brokers are live: one that is not must not hold back a high watermark that it was to join."""
+        """Advance high watermarks: a broker that has gone may have been about to join an ISR, which held them
+        back.
+        """
         self._advance_some(
             [
                 partition
@@ -196,7 +200,7 @@ class IsrManager:
         )
 
     def _broker_epoch(self, partition: Partition, broker_id: int) -> int:
-        """The epoch that the controller compares: a follower that restarted meanwhile must not join."""
+        """The broker epoch of a member. With it, the controller refuses a follower that restarted since."""
         if broker_id == partition.broker_id:
             return self._own_broker_epoch()
         replica = partition.followers.replicas.get(broker_id)

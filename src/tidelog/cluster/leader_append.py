@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class LeaderAppend:
-    """`done` is called once, with the outcome.
+    """Checks and appends one batch, then calls `done` once with the result or the error.
 
-    If the leader epoch changes before the write, the outcome is NotLeaderOrFollower. Where the log has to be
-    read from the disk to know a duplicate, the appends behind this one wait for the read.
+    The error is NotLeaderOrFollower if the leader epoch changes before the write. The check for a duplicate
+    may read the log from the disk; the appends behind this one wait for that read.
     """
 
     __slots__ = (

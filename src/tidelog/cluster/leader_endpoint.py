@@ -110,10 +110,10 @@ class LeaderEndPoint:
         *,
         topic_ids: bool,
     ) -> bool:
-        """The same for the next fetch of a session that names one partition or none.
+        """`fetch` for the next fetch of a session that names one partition or none, without message objects.
 
-        `session` has its id and epoch; `limits` the most time to wait in ms, the least and the most bytes.
-        False, and nothing is sent, if the leader has no version that this short way can write.
+        `session` is the session id and epoch, `limits` are max_wait_ms, min_bytes and max_bytes. Returns
+        False and sends nothing if the leader does not serve a version that this short way can write.
         """
         version = self._version_for(topic_ids)
         if version < WITHOUT_TOPIC_IDS:

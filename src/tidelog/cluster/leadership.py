@@ -1,4 +1,4 @@
-"""Leadership: how a coordinator learns which partitions of its internal topic this broker leads."""
+"""Leadership: tells a coordinator which partitions of its internal topic this broker leads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tidelog.cluster.partition import Partition
 
 
 class Leadership(Protocol):
-    """A coordinator: told when this broker begins or stops to lead a partition of its internal topic."""
+    """Implemented by a coordinator, for the partitions of its internal topic."""
 
     def elected(self, partition: Partition) -> None:
-        """This broker leads the partition, with its present leader epoch."""
+        """This broker begins to lead the partition with its present leader epoch."""
 
     def resigned(self, partition: int) -> None:
         """This broker does not lead the partition any more, or never did."""

@@ -1,9 +1,9 @@
-"""LostLeaders: leaders that replica fetchers lost their connection to, or that refuse connections.
+"""LostLeaders: leaders that refuse connections, or whose connection to a replica fetcher was lost.
 
-The process of such a broker is probably gone, and another leader will be elected in a moment. Metadata says
-meanwhile that there is no leader, so that clients ask again soon. Otherwise they would take the old leader
-for the newest one: librdkafka asks again after a second then. A leader that lives is connected again within
-milliseconds. One that cannot be reached is shown again after a while: clients may have another way to it.
+The process of such a broker has probably ended, and the controller elects another leader in a moment. Until
+then, Metadata answers have no leader for its partitions, so that clients ask again soon. With the old leader
+in the answer, librdkafka would ask again only after a second. A leader that is alive is connected again
+within milliseconds. An unreachable leader is shown again after a while: clients may reach it in another way.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class LostLeaders:
         self._since: dict[int, float] = {}
 
     def lost(self, leader_id: int) -> None:
-        """A connection to the leader ended, or nobody listens at its address."""
+        """Hide the leader: its connection ended, or nobody listens at its address."""
         self._since.setdefault(leader_id, self._clock.monotonic())
 
     def reached(self, leader_id: int) -> None:
-        """The leader takes connections."""
+        """Show the leader again: it accepts connections."""
         self._since.pop(leader_id, None)
 
     def hidden(self) -> Set[int]:
-        """The brokers that are no leaders for clients now."""
+        """The brokers that Metadata answers do not show as leaders now."""
         if not self._since:
             return _NONE
         now = self._clock.monotonic()

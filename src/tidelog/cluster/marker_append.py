@@ -29,17 +29,17 @@ def append_markers(
     `done` is called for each with its index, when it is committed, or with the error.
     """
     outcomes: dict[int, KafkaError | None] = {}
-    grown: dict[Partition, None] = {}
-    left: dict[Partition, list[int]] = {}  # markers that wait, or begin a segment
+    advanced: dict[Partition, None] = {}
+    remaining: dict[Partition, list[int]] = {}  # markers that wait, or begin a segment
     for slot, (partition, marker, batch) in enumerate(markers):
         try:
             # A copy for each partition: the append writes its offset into the header.
             if (
-                partition in left
+                partition in remaining
                 or not partition.commits_now()
                 or not partition.append_marker_now(marker, bytearray(batch), timestamp)
             ):
-                left.setdefault(partition, []).append(slot)
+                remaining.setdefault(partition, []).append(slot)
                 continue
         except KafkaError as error:
             outcomes[slot] = error
@@ -48,12 +48,12 @@ def append_markers(
             outcomes[slot] = UnknownServerError()
         else:
             outcomes[slot] = None
-        grown[partition] = None
-    for partition in grown:
+        advanced[partition] = None
+    for partition in advanced:
         partition.advance_high_watermark()
     for slot, outcome in outcomes.items():
         done(slot, outcome)
-    for partition, slots in left.items():
+    for partition, slots in remaining.items():
         replicas.append_own_together(
             partition,
             [memoryview(bytearray(markers[slot][2])) for slot in slots],

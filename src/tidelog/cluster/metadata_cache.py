@@ -74,7 +74,7 @@ class MetadataCache:
         self.snapshot = self.snapshot.with_entity_configs(entity_path, configs)
 
     def find_partition(self, topic: str | bytes, index: int) -> PartitionState | None:
-        """A partition of the cluster, by the name or the id of its topic."""
+        """The state of a partition by the name or the id of its topic, or None."""
         state = self.snapshot
         found = state.topics.get(topic) if isinstance(topic, str) else state.topic_by_id(topic)
         return None if found is None else found.partitions.get(index)

@@ -39,47 +39,50 @@ _NONE: Final[list[int]] = []  # shared: published states are never changed
 
 @dataclass(slots=True)
 class MetadataUpdate:
-    """The next snapshot, and the names and ids of the topics that it does not have any more."""
+    """The next snapshot, and the names and ids of the topics that were deleted."""
 
     state: ClusterState
     deleted: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 def updated(state: ClusterState, request: UpdateMetadataRequest) -> Slices[MetadataUpdate]:
-    """The snapshot after an update. A full update has all topics: the others are deleted."""
+    """The snapshot after an update, in slices.
+
+    A full update has all topics: topics without a mention are deleted.
+    """
     is_full = request.type == FULL_UPDATE
     topics = {} if is_full else state.topics
     changed: list[TopicState] = []
     removed: dict[str, None] = {}
     deleted: list[tuple[str, bytes]] = []
-    for wanted in request.topic_states:
-        before = topics.get(wanted.topic_name)
-        if before is not None and _is_another(before, wanted.topic_id):
-            deleted.append((before.name, before.topic_id))
-            before = None
-        partitions = {} if before is None else dict(before.partitions)
-        for partition in wanted.partition_states:
+    for update in request.topic_states:
+        previous = topics.get(update.topic_name)
+        if previous is not None and _is_another(previous, update.topic_id):
+            deleted.append((previous.name, previous.topic_id))
+            previous = None
+        partitions = {} if previous is None else dict(previous.partitions)
+        for partition in update.partition_states:
             if partition.leader == LEADER_DURING_DELETE:
                 partitions.pop(partition.partition_index, None)
             else:
                 partitions[partition.partition_index] = _partition(partition)
             yield
         if partitions:
-            changed.append(_topic(before, wanted, partitions))
+            changed.append(_topic(previous, update, partitions))
         else:
-            removed[wanted.topic_name] = None
-            if before is not None:
-                deleted.append((before.name, before.topic_id))
+            removed[update.topic_name] = None
+            if previous is not None:
+                deleted.append((previous.name, previous.topic_id))
         yield
     if is_full:
         names = {topic.name: topic.topic_id for topic in changed}
-        gone = [
+        missing = [
             topic
             for topic in state.topics.values()
             if topic.name not in names or _is_another(topic, names[topic.name])
         ]
-        deleted += [(topic.name, topic.topic_id) for topic in gone]
-        removed.update(dict.fromkeys(topic.name for topic in gone if topic.name not in names))
+        deleted += [(topic.name, topic.topic_id) for topic in missing]
+        removed.update(dict.fromkeys(topic.name for topic in missing if topic.name not in names))
     if changed or removed:
         state = state.with_topics(changed, removed)
     state = state.with_brokers(_brokers(state.brokers, request))
@@ -92,27 +95,27 @@ def _is_another(topic: TopicState, topic_id: bytes) -> bool:
 
 
 def _topic(
-    before: TopicState | None,
-    wanted: UpdateMetadataRequest.UpdateMetadataTopicState,
+    topic: TopicState | None,
+    update: UpdateMetadataRequest.UpdateMetadataTopicState,
     partitions: dict[int, PartitionState],
 ) -> TopicState:
-    if before is not None:
-        return replace(before, topic_id=wanted.topic_id, partitions=partitions)
-    name = wanted.topic_name
-    return TopicState(name, wanted.topic_id, partitions, is_internal=name in INTERNAL_TOPICS)
+    if topic is not None:
+        return replace(topic, topic_id=update.topic_id, partitions=partitions)
+    name = update.topic_name
+    return TopicState(name, update.topic_id, partitions, is_internal=name in INTERNAL_TOPICS)
 
 
-def _partition(wanted: UpdateMetadataRequest.UpdateMetadataPartitionState) -> PartitionState:
+def _partition(update: UpdateMetadataRequest.UpdateMetadataPartitionState) -> PartitionState:
     return PartitionState(
-        wanted.replicas,
-        wanted.leader,
-        wanted.leader_epoch,
-        wanted.isr,
-        wanted.zk_version,
-        wanted.controller_epoch,
+        update.replicas,
+        update.leader,
+        update.leader_epoch,
+        update.isr,
+        update.zk_version,
+        update.controller_epoch,
         _NONE,
         _NONE,
-        offline_replicas=wanted.offline_replicas or _NONE,
+        offline_replicas=update.offline_replicas or _NONE,
     )
 
 
@@ -123,14 +126,14 @@ def _brokers(
     return before if brokers == before else brokers
 
 
-def _broker(wanted: UpdateMetadataRequest.UpdateMetadataBroker) -> BrokerRegistration:
+def _broker(broker: UpdateMetadataRequest.UpdateMetadataBroker) -> BrokerRegistration:
     return BrokerRegistration(
-        wanted.id,
+        broker.id,
         [
             Endpoint(endpoint.listener, _protocol(endpoint.security_protocol), endpoint.host, endpoint.port)
-            for endpoint in wanted.endpoints
+            for endpoint in broker.endpoints
         ],
-        wanted.rack,
+        broker.rack,
     )
 
 

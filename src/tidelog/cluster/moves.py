@@ -64,9 +64,9 @@ class _Move:
         self.future = future
         self.copy = FutureCopy(log.disk, log.dir, future.path, log.generation)
         self.running = False  # one of the `threads` moves that run at a time
-        self.working = False  # some of its work runs off the loop
-        self.tries = 0  # how often too many bytes were left when appends were to wait
-        self.holds = False  # appends wait for it, or soon will
+        self.working = False  # a part of its work runs off the loop
+        self.tries = 0  # how often too many new bytes put the hold of the appends off
+        self.holds = False  # the appends of the partition are held, or will be when the current one ends
 
 
 class ReplicaMoves:
@@ -97,9 +97,9 @@ class ReplicaMoves:
     # -- life
 
     def start(self) -> None:
-        """Continue the moves that the last broker did not complete.
+        """Continue the moves that were interrupted by the last shutdown.
 
-        A broker of a cluster hosts no partition yet: `partition_hosted` continues the move of each.
+        A broker of a cluster hosts no partition yet; `partition_hosted` continues its moves later.
         """
         metadata = self._replicas.metadata
         for future in self._logs.futures.all():
@@ -111,7 +111,7 @@ class ReplicaMoves:
         self._take_up()
 
     def partition_hosted(self, partition: Partition) -> None:
-        """Continue a move that the last broker did not complete, when the partition is hosted."""
+        """Continue the interrupted move of a partition that this broker has just begun to host."""
         key = (partition.topic, partition.index)
         future = self._logs.futures.get(key)
         if future is not None and key not in self._moves and not self._closed:
@@ -119,8 +119,8 @@ class ReplicaMoves:
             self._take_up()
 
     def _continue(self, partition: Partition, future: FutureReplica) -> None:
-        present = self._logs.log_dir_of(future.key)
-        if present is None or present is future.log_dir:
+        log_dir = self._logs.log_dir_of(future.key)
+        if log_dir is None or log_dir is future.log_dir:
             self._give_up(future)
         elif not partition.offline:
             log.info("the move of %s-%d to %s continues", *future.key, future.log_dir.path)
@@ -131,7 +131,7 @@ class ReplicaMoves:
             self._logs.futures.cancel(future)
 
     def close(self) -> None:
-        """Copy no further. A swap that has begun is completed, which takes a moment (`is_busy`)."""
+        """Stop copying. A swap that has begun is completed; `is_busy` until then."""
         self._closed = True
         self._next.clear()
         for move in list(self._moves.values()):
@@ -150,7 +150,7 @@ class ReplicaMoves:
     # -- what is asked for
 
     def alter(self, key: PartitionKey, path: str) -> None:
-        """Move a partition to the log folder `path`: a move begins, changes its target or is cancelled."""
+        """Move a partition to the log folder `path`: begin a move, or redirect or cancel the present one."""
         if len(future_name(key)) > MAX_NAME:
             raise InvalidTopic(f"the name of topic {key[0]} is too long for the folder of a future replica")
         log_dir = self._log_dir(path)
@@ -176,9 +176,9 @@ class ReplicaMoves:
                 f"no partition is moved while a log folder is offline: {offline.path} may hold it, too"
             )
         key = (partition.topic, partition.index)
-        left = self._logs.futures.get(key)
-        if left is not None:
-            self._logs.futures.cancel(left)
+        unfinished = self._logs.futures.get(key)
+        if unfinished is not None:
+            self._logs.futures.cancel(unfinished)
         future = self._logs.futures.begin(key, log_dir)
         assert partition.log is not None
         log.info("%s moves from %s to %s", partition.name, partition.log.dir, log_dir.path)
@@ -191,8 +191,8 @@ class ReplicaMoves:
                 if log_dir.offline is not None:
                     raise KafkaStorageError(f"the log folder {path} is offline: {log_dir.offline}")
                 return log_dir
-        known = ", ".join(log_dir.path for log_dir in self._logs.log_dirs)
-        raise LogDirNotFound(f"{path!r} is no log folder of this broker, which has {known}")
+        paths = ", ".join(log_dir.path for log_dir in self._logs.log_dirs)
+        raise LogDirNotFound(f"{path!r} is no log folder of this broker, which has {paths}")
 
     def _hosted(self, key: PartitionKey) -> Partition | None:
         try:
@@ -230,7 +230,7 @@ class ReplicaMoves:
                 self._step(move)
 
     def _is_over(self, move: _Move) -> bool:
-        """Whether it is cancelled, its partition or one of its log folders is gone, or the broker stops."""
+        """Whether the move was cancelled, its partition or a log folder is gone, or the broker stops."""
         return (
             self._moves.get(move.key) is not move
             or self._logs.futures.get(move.key) is not move.future
@@ -259,17 +259,17 @@ class ReplicaMoves:
             move.holds = False
             move.partition.appends.release()
 
-    def _go_on(self, move: _Move, then: Callable[[], None]) -> None:
+    def _go_on(self, move: _Move, step: Callable[[], None]) -> None:
         if self._is_over(move):
             self._end(move)
         else:
-            then()
+            step()
 
-    def _later(self, move: _Move, seconds: float, then: Callable[[_Move], None]) -> None:
-        self._scheduler.schedule(seconds, lambda: self._go_on(move, partial(then, move)))
+    def _later(self, move: _Move, seconds: float, step: Callable[[_Move], None]) -> None:
+        self._scheduler.schedule(seconds, lambda: self._go_on(move, partial(step, move)))
 
-    def _work(self, move: _Move, work: Callable[[], int | None], then: Callable[[int], None]) -> None:
-        """Run `work` off the loop, then call `then` with its result, or handle the error."""
+    def _work(self, move: _Move, work: Callable[[], int | None], on_result: Callable[[int], None]) -> None:
+        """Run `work` off the loop, then call `on_result` with its result, or handle the error."""
 
         def done(result: int | None, error: BaseException | None) -> None:
             move.working = False
@@ -279,7 +279,7 @@ class ReplicaMoves:
             elif error is not None:
                 self._failed(move, error)
             else:
-                then(result or 0)
+                on_result(result or 0)
 
         move.working = True
         self._working += 1
@@ -323,7 +323,8 @@ class ReplicaMoves:
 
     def _is_near(self, move: _Move) -> None:
         if move.copy.remaining(move.log) > (4 * self._near_bytes) << move.tries:
-            # Much was appended during the sync. The limit rises, so that the move ends although that goes on.
+            # Many bytes were appended during the sync: copy again. The limit rises with each try, so that the
+            # move ends under any load.
             move.tries += 1
             move.future.is_arriving = False
             self._step(move)
@@ -334,7 +335,7 @@ class ReplicaMoves:
     # -- swapping
 
     def _held(self, move: _Move) -> None:
-        """Appends wait from now on: copy the rest."""
+        """Copy the rest: the appends are held now."""
         if self._is_flushing(move):
             self._later(move, LOOK_AGAIN_SECONDS, self._held)
             return
@@ -343,7 +344,7 @@ class ReplicaMoves:
         self._work(move, lambda: move.copy.complete(state, checkpoint), lambda _: self._completed(move))
 
     def _is_flushing(self, move: _Move) -> bool:
-        """Whether a flush of the old folder's files is running: they must not be renamed meanwhile."""
+        """Whether a flush of the source folder is running. The folder must not be renamed meanwhile."""
         return self._logs.flushes.is_flushing(move.key) or move.partition.flushes.running is not None
 
     def _completed(self, move: _Move) -> None:
@@ -364,7 +365,7 @@ class ReplicaMoves:
         self._work(move, sync, lambda _: self._retire(move))
 
     def _retire(self, move: _Move) -> None:
-        """The new name is durable: appends continue, and the old folder is deleted."""
+        """Release the appends and delete the source folder: the new name is durable."""
         self._release(move)
         future, disk = move.future, move.log.disk
         assert future.replaced is not None
@@ -417,7 +418,10 @@ class ReplicaMoves:
         self._end(move)
 
     def _failed_after_swap(self, move: _Move, error: OSError) -> None:
-        """A log folder cannot be synced. The marker tells the next start which of the two folders to load."""
+        """Take the log folder that cannot be synced offline.
+
+        The marker in the copy tells the next start which of the two folders to load.
+        """
         assert move.future.replaced is not None
         self._logs.futures.forget(move.key)
         filename = str(error.filename or "")

@@ -40,13 +40,13 @@ NOT_WRITTEN = KafkaStorageError("the batch was not written")
 
 
 class PartitionWatcher(Protocol):
-    """A reader that has read all that the partition had for it."""
+    """A reader at the end of the partition, waiting for new records."""
 
     def changed(self) -> None:
-        """There is something new to read."""
+        """There are new records, or another change that readers have to see."""
 
     def include_next(self) -> None:
-        """There is no new record, but a new high watermark or another ISR."""
+        """The high watermark or the ISR changed, without new records."""
 
 
 class Partition(LogListener):
@@ -56,7 +56,6 @@ class Partition(LogListener):
         "adding",
         "appends",
         "broker_id",
-        "end_told",
         "end_watchers",
         "flushes",
         "followers",
@@ -66,6 +65,7 @@ class Partition(LogListener):
         "leader_epoch_start_offset",
         "leader_id",
         "log",
+        "notified_log_end",
         "offline",
         "on_high_watermark",
         "on_log_start",
@@ -116,7 +116,7 @@ class Partition(LogListener):
         # change, and has to watch again.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.end_watchers: dict[PartitionWatcher, None] = {}
-        self.end_told = -1  # the log end offset that the readers up to the log end know
+        self.notified_log_end = -1  # the log end offset that the readers up to the log end know
         self._worker = worker
         self.appends = AppendQueue(worker)
         self.flushes = FlushWaiters()
@@ -134,12 +134,11 @@ class Partition(LogListener):
         return self.followers.isr
 
     def become_leader(self, log: Log, state: PartitionState) -> bool:
-        """Lead the partition; returns whether that is new.
+        """Lead the partition; returns whether the leadership or the leader epoch is new.
 
-        With the epoch that it is led with already, only the replicas can change.
-
-        A new epoch begins at the log end: no append may be at the worker (`AppendQueue.between`). If this is
-        the only replica, its whole log is committed.
+        A state with the present leader epoch changes only the replicas. A new epoch begins at the log end
+        offset, so no append may be at the worker (`AppendQueue.between`). A single replica commits its whole
+        log.
         """
         is_new = state.leader_epoch != self.leader_epoch or not self.is_leader
         self._take(state)
@@ -156,7 +155,7 @@ class Partition(LogListener):
         return is_new
 
     def _hold_back_unflushed(self, log: Log) -> None:
-        """flush.messages: what this broker wrote before it led is committed when it is on disk, too."""
+        """Hold the high watermark back until the unsynced records are on disk (flush.messages)."""
         unflushed = log.log_end_offset - log.recovery_point
         if len(self.replicas) > 1 and unflushed >= log.config.flush_messages:
             self.flushes.hold_back(log.recovery_point)
@@ -179,9 +178,10 @@ class Partition(LogListener):
         return self.log
 
     def follow_watermarks(self, high_watermark: int, log_start_offset: int) -> None:
-        """Take the high watermark and the log start offset of the leader.
+        """Take over the high watermark and the log start offset of the leader.
 
-        The high watermark does not fall with that of a new leader: what was committed stays so.
+        The high watermark never falls, even if a new leader has a lower one: committed records stay
+        committed.
         """
         log = self.log_or_raise()
         if high_watermark > log.high_watermark and log.high_watermark < log.log_end_offset:
@@ -192,7 +192,7 @@ class Partition(LogListener):
             log.delete_records_before(min(log_start_offset, log.high_watermark))
 
     def stop_leading(self) -> None:
-        """The controller stopped this replica: it leads no more until there is a newer epoch."""
+        """Stop leading until a state with a newer leader epoch arrives."""
         self.leader_id = -1
         self.followers.clear()
 
@@ -216,19 +216,22 @@ class Partition(LogListener):
         self.changed()
 
     def changed(self) -> None:
-        """Tell all watchers that readers would see something new."""
-        _tell(self.watchers)
-        _tell(self.end_watchers)
+        """Notify all watchers of new records, or of another change that readers have to see."""
+        _notify(self.watchers)
+        _notify(self.end_watchers)
 
     def high_watermark_moved(self) -> None:
-        """Tell the watchers of a new high watermark. A follower learns of it with its next records."""
+        """Notify consumers of a new high watermark. Followers get it with their next records."""
         if self.watchers:
-            _tell(self.watchers)
+            _notify(self.watchers)
         for follower in self.end_watchers:
             follower.include_next()
 
     def isr_changed(self) -> None:
-        """The ISR is another one: the high watermark may move, and a follower that left it may join again."""
+        """Advance the high watermark after a change of the ISR.
+
+        The next fetch of a follower may change it again.
+        """
         self.advance_high_watermark()
         for follower in self.end_watchers:
             follower.include_next()
@@ -262,31 +265,33 @@ class Partition(LogListener):
         return self.log
 
     def follower(self, replica_id: int, current_leader_epoch: int = -1, broker_epoch: int = -1) -> Replica:
-        """The state of a follower that fetches. KafkaError if it is no replica of the partition.
+        """The state of a follower that fetches.
 
-        As in Kafka, a follower with the present leader epoch may know of its assignment first.
+        Raises UnknownLeaderEpoch if the broker has no replica: as in Kafka, the follower may have heard of
+        its assignment before this leader. Without a leader epoch in the request, the error is
+        NotLeaderOrFollower.
         """
-        found = self.followers.replicas.get(replica_id)
-        if found is None:
+        replica = self.followers.replicas.get(replica_id)
+        if replica is None:
             reason = f"broker {replica_id} has no replica of {self.name} to keep up"
             raise NotLeaderOrFollower(reason) if current_leader_epoch < 0 else UnknownLeaderEpoch(reason)
-        if NO_BROKER_EPOCH < broker_epoch < found.broker_epoch:
+        if NO_BROKER_EPOCH < broker_epoch < replica.broker_epoch:
             raise NotLeaderOrFollower(
                 f"the fetch of broker {replica_id} has the broker epoch {broker_epoch}, "
-                f"an earlier one had {found.broker_epoch}"
+                f"an earlier one had {replica.broker_epoch}"
             )
-        return found
+        return replica
 
     # -- appending ---------------------------------------------------------------------------------
 
     @property
     def min_isr(self) -> int:
-        """How many replicas have to be in sync for acks=all: min.insync.replicas, at most all of them."""
+        """The number of in-sync replicas that acks=all needs: min.insync.replicas, at most all replicas."""
         assert self.log is not None
         return min(self.log.config.min_insync_replicas, len(self.replicas))
 
     def check_in_sync_replicas(self) -> None:
-        """KafkaError if too few replicas are in sync for acks=all; nothing is written then."""
+        """Raise NotEnoughReplicas if too few replicas are in sync for acks=all. Call it before the write."""
         if len(self.isr) < self.min_isr:
             raise NotEnoughReplicas(
                 f"{self.name} has {len(self.isr)} replicas in sync, "
@@ -294,7 +299,7 @@ class Partition(LogListener):
             )
 
     def refuse(self, sequences: Sequences | None, error: KafkaError) -> None:
-        """A client's batch is not appended. Batches in flight behind it get the same retriable error."""
+        """Refuse the batches in flight behind a batch that was refused with a retriable error."""
         if self.log is not None and isinstance(error, RetriableError):
             self.log.producers.refuse(sequences, error)
 
@@ -310,7 +315,7 @@ class Partition(LogListener):
         )
 
     def can_append_in_turn(self, acks: int) -> bool:
-        """The same for `append_in_turn`, which answers after the write without a flush.
+        """Whether `append_in_turn` may be called, for a log without flush.messages.
 
         With acks=all and several replicas, the answer waits for the high watermark.
         """
@@ -329,9 +334,9 @@ class Partition(LogListener):
         )
 
     def can_append_own_now(self) -> bool:
-        """The same for batches that this broker made; they are not joined with others.
+        """Whether a small batch that this broker made can be appended in this turn of the loop.
 
-        With several replicas they are committed later.
+        With several replicas it is committed later.
         """
         return not self.appends.turn and self.flushes.running is None and self.can_append_now(1)
 
@@ -350,9 +355,9 @@ class Partition(LogListener):
         )
 
     def commit_own_now(self, batch: bytearray, timestamp: int) -> bool:
-        """Append and commit a batch with one record, if `commits_now`; False if nothing was appended.
+        """Append and commit a batch with one record. Call it only if `commits_now`.
 
-        `append_one_own_now` then looks closer.
+        Returns False if nothing was appended: the batch needs the checks of `append_one_own_now`.
         """
         log = self.log
         assert log is not None
@@ -362,34 +367,38 @@ class Partition(LogListener):
         return True
 
     def append_marker_now(self, marker: Marker, batch: bytearray, timestamp: int) -> bool:
-        """Append a marker, if `commits_now`; False if nothing was appended: `append_own_now` looks closer.
+        """Append a marker. Call it only if `commits_now`, and advance the high watermark after it.
 
-        The caller advances the high watermark.
+        Returns False if nothing was appended: the marker needs the checks of `append_own_now`.
         """
         log = self.log
         assert log is not None
         return log.quick_appender.append_marker(marker, batch, timestamp, self.leader_epoch) >= 0
 
     def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
-        """Check a client's batch on the loop. KafkaError if it is invalid, or too large for the loop."""
+        """Check a client's batch on the loop.
+
+        Raises a KafkaError if it is invalid or too large for the loop.
+        """
         assert self.rules is not None
         rules = self.rules.on_loop if allow_zstd else self.rules.on_loop_without_zstd
         return check_produced(data, rules, now_ms)
 
     def append_quickly(self, batch: CheckedBatch, *, is_verified: bool = False) -> AppendResult | None:
-        """`append_now` for the usual batch; None if nothing was appended: `append_now` looks closer.
+        """Append a usual batch.
 
-        A batch that `is_verified` in this turn may begin a transaction.
+        Returns None if nothing was appended: the batch needs the checks of `append_now`. `is_verified`: the
+        coordinator has just confirmed that the batch may begin a transaction.
         """
         assert self.log is not None
         return self.log.quick_appender.append(batch, self.leader_epoch, is_verified=is_verified)
 
     def append_now(self, batch: CheckedBatch, now_ms: int, guard: Verification | None = None) -> AppendResult:
-        """Append a small batch in this turn of the loop, if `can_append_now`.
+        """Append a small batch in this turn of the loop. Call it only if `can_append_now`.
 
-        The caller advances the high watermark in the same turn, unless the batch needs a flush: a producer
-        has its answer before the fetches that wait for its record have theirs. NotCached if the batch may be
-        a duplicate and the disk has to be read to know.
+        The caller answers the producer, then advances the high watermark in the same turn (which answers
+        waiting fetches), unless the batch needs a flush. Raises NotCached if the check for a duplicate needs
+        the disk.
         """
         log = self.log
         assert log is not None
@@ -399,25 +408,26 @@ class Partition(LogListener):
         return log.appender.write(prepared, now_ms)
 
     def append_in_turn(self, batch: CheckedBatch) -> None:
-        """Queue a small batch for `write_turn`, which appends all of this turn of the loop together.
+        """Queue a small batch for `write_turn`. Call it only if `can_append_in_turn`.
 
-        Only if `can_append_in_turn`. A batch that begins a transaction is appended at once instead: the
-        batches after it are checked against the producer's new state.
+        Use `append_now` for a batch that begins a transaction: the batches after it are checked against the
+        producer's new state.
         """
         appends = self.appends
         appends.joined += batch.data  # the network buffer is reused for the next frame
         appends.turn.append(batch)
 
     def write_turn(self, now_ms: int) -> list[TurnOutcome]:
-        """Append the batches of `append_in_turn`; returns the base offset of each, or why it has none.
+        """Append the batches of `append_in_turn` with one write; returns the base offset or the error of
+        each.
 
-        KafkaError if none can be appended. The caller calls `turn_written` in both cases.
+        Raises a KafkaError if no batch can be appended. The caller calls `turn_written` in both cases.
         """
         batches, data = self.appends.take_turn()
         log = self.log
         assert log is not None
         if log.closed:
-            self.leader_log()  # raises if it is deleted or offline by now
+            self.leader_log()  # raises if the log was deleted or is offline by now
         return log.appender.append_together(batches, data, self.leader_epoch, now_ms)
 
     def turn_written(self) -> None:
@@ -473,16 +483,16 @@ class Partition(LogListener):
         return [next(results) if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
 
     def submit(self, append: LeaderAppend) -> None:
-        """Append, with checks and writes of large batches off the loop; `append.done` gets the outcome."""
+        """Check and append a batch, off the loop if it is large; `append.done` gets the outcome."""
         append.submit(self._worker)
 
     # -- watermarks --------------------------------------------------------------------------------
 
     @property
     def has_uncertain_offsets(self) -> bool:
-        """Whether the high watermark may be lower than that of the last leader, which clients have seen.
+        """Whether the high watermark may still be lower than the last leader's, which clients have seen.
 
-        It is above all of its records once it has reached the beginning of this leader's epoch.
+        It is not once it has reached the first offset of this leader's epoch.
         """
         return (
             self.is_leader
@@ -503,15 +513,16 @@ class Partition(LogListener):
     def is_under_min_isr(self) -> bool:
         in_sync = len(self.followers.isr)
         if in_sync >= len(self.replicas):
-            return False  # the smallest number of `min_isr` need not be known
+            return False  # min.insync.replicas is limited to the number of replicas: see `min_isr`
         assert self.log is not None
         return in_sync < self.log.config.min_insync_replicas
 
     def advance_high_watermark(self) -> bool:
-        """Move the high watermark to the smallest log end offset of the maximal ISR; it never falls.
+        """Advance the high watermark to the smallest log end offset of the maximal ISR; returns whether it
+        may have
+        moved. Also notifies followers of new records.
 
-        As in Kafka, it stays while fewer replicas than min.insync.replicas are in sync. Followers are
-        notified of new records.
+        As in Kafka, the high watermark stays while fewer replicas than min.insync.replicas are in sync.
         """
         log, flushes = self.log, self.flushes
         assert log is not None
@@ -523,9 +534,9 @@ class Partition(LogListener):
                 self.on_high_watermark(self)
             return True
         end = log.log_end_offset
-        if end != self.end_told:
-            self.end_told = end
-            _tell(self.end_watchers)
+        if end != self.notified_log_end:
+            self.notified_log_end = end
+            _notify(self.end_watchers)
         flushed = flushes.flushed_up_to(end) if flushes.running or flushes.next else end
         offset = self.followers.committed_up_to(flushed, end, self.isr_rules)
         if offset <= log.high_watermark or self.is_under_min_isr:
@@ -535,12 +546,15 @@ class Partition(LogListener):
             self.on_high_watermark(self)
         return True
 
-    def tell_followers(self) -> None:
-        """Notify followers of new records before all else is done for these."""
+    def notify_followers(self) -> None:
+        """Notify followers of new records.
+
+        They should get the records before anything else happens with them.
+        """
         assert self.log is not None
-        if self.log.log_end_offset != self.end_told:
-            self.end_told = self.log.log_end_offset
-            _tell(self.end_watchers)
+        if self.log.log_end_offset != self.notified_log_end:
+            self.notified_log_end = self.log.log_end_offset
+            _notify(self.end_watchers)
 
     # -- flushing ----------------------------------------------------------------------------------
 
@@ -559,13 +573,13 @@ class Partition(LogListener):
         return self.followers.log_start_offset(self.log.log_start_offset, self.isr_rules)
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log start offset; -1 is the high watermark. Returns the requested offset."""
+        """Move the log start offset to `offset`, -1 for the high watermark; returns the offset itself."""
         return self.leader_log().delete_records_before(offset)
 
 
-def _tell(watchers: dict[PartitionWatcher, None]) -> None:
+def _notify(watchers: dict[PartitionWatcher, None]) -> None:
     if watchers:
-        told = list(watchers)
+        notified = list(watchers)
         watchers.clear()
-        for watcher in told:
+        for watcher in notified:
             watcher.changed()

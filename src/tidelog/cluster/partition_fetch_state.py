@@ -24,11 +24,12 @@ class AnswerParts:
 
 
 class PartitionFetchState:
-    """A log without leader epochs is truncated to its high watermark first, as in Kafka.
+    """The fetch offset, the epochs and the delay of a followed partition.
 
-    A log with a gap is truncated to the gap: a crash may have lost the records there that the leader has.
-    A log with flush.messages is synced first. Any other log is fetched from its end at once: the leader finds
-    out where the logs diverge.
+    Before the first fetch, a log without leader epochs is truncated to its high watermark, as in Kafka. A log
+    with a gap is truncated to the gap: a crash may have lost records there that the leader has. A log with
+    flush.messages is synced. Any other log is fetched from its end at once, and the leader finds out where
+    the logs diverge.
     """
 
     __slots__ = (
@@ -65,7 +66,7 @@ class PartitionFetchState:
         self.is_flushing = log.config.flush_messages != LONG_MAX
         self.log_start_offset = log.log_start_offset
         self.delayed_until = 0.0  # by the monotonic clock
-        self.refusals = 0  # by a leader that did not know its leadership yet
+        self.refusals = 0  # by a leader that has not heard of its leadership yet
         self.lag: int | None = None  # None before the first answer
         self.in_session = False
         self.session_offset = -1  # the offset that the session fetches from
@@ -85,7 +86,7 @@ class PartitionFetchState:
         return not self.delayed_until or self.delayed_until <= clock.monotonic()
 
     def take_log_start(self) -> bool:
-        """Take the log start offset of the log; returns whether it moved."""
+        """Update the log start offset from the log; returns whether it moved."""
         log = self.partition.log
         if log is None or log.log_start_offset == self.log_start_offset:
             return False
@@ -93,7 +94,7 @@ class PartitionFetchState:
         return True
 
     def moved_to(self, offset: int, *, is_flushed: bool = False) -> None:
-        """The log ends at `offset` now, and is on disk if `is_flushed`."""
+        """Fetch from `offset`, the new log end offset; `is_flushed` says that the log is on disk."""
         log = self.partition.log
         assert log is not None
         self.fetch_offset = offset
@@ -104,7 +105,7 @@ class PartitionFetchState:
             self.is_flushing = False
 
     def append_failed(self) -> None:
-        """Fetch what follows the batches that were appended before the failure, once these are on disk."""
+        """Fetch from the new log end: some batches were appended before the failure."""
         log = self.partition.log
         if log is not None and log.log_end_offset > self.fetch_offset:
             self.moved_to(log.log_end_offset)

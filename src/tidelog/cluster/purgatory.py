@@ -1,8 +1,9 @@
 """Delayed operations: requests that wait for a change of a partition, or for their timeout.
 
-An operation completes exactly once, when `try_complete` finds its condition met or when it times out. One
-that raises fails alone: the append that checked it and the other operations continue. A purgatory costs
-nothing while no operation waits: a key exists only while an operation watches it.
+Kafka's counterpart is DelayedOperationPurgatory. An operation completes exactly once, when `try_complete`
+finds its condition met or when it times out. An exception of an operation ends this operation alone: the
+append that checked it and the other operations continue. A purgatory costs nothing while no operation waits:
+a key exists only while an operation watches it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class DelayedOperation:
         return True
 
     def check(self) -> bool:
-        """`try_complete`; an exception ends this operation alone."""
+        """Call `try_complete`; an exception ends this operation alone."""
         try:
             return self.try_complete()
         except Exception as error:
@@ -59,7 +60,7 @@ class DelayedOperation:
             return True
 
     def complete(self, *, expired: bool = False) -> None:
-        """`force_complete` with what it has; an exception ends this operation alone."""
+        """Call `force_complete`; an exception ends this operation alone."""
         try:
             if expired:
                 self.on_expiration()
@@ -68,7 +69,7 @@ class DelayedOperation:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End the wait with an exception, which is not raised any further."""
+        """End the wait and pass the exception to `on_failure`, or log it. Does not raise."""
         self._end()
         try:
             if self.on_failure is None:
@@ -91,7 +92,7 @@ class Purgatory:
         self.name = name
         self._expirations = Expirations(scheduler, self._expire)
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        # How many operations wait: a plain number, because every append reads it.
+        # The number of waiting operations. Every append reads it, so it is a plain attribute.
         self.delayed = 0
         self._closed = False
 
@@ -107,7 +108,7 @@ class Purgatory:
         return operation.try_complete() or self.watch(operation, keys, wait_ms)
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], wait_ms: int) -> bool:
-        """Let an operation wait; in a closed purgatory it completes at once with what it has."""
+        """Let an operation wait for at most `wait_ms`. A closed purgatory completes it at once."""
         if self._closed:
             return operation.force_complete()
         operation._keys = tuple(keys)
@@ -118,7 +119,7 @@ class Purgatory:
         return False
 
     def check(self, key: Hashable) -> int:
-        """`key` has changed: check every operation that watches it."""
+        """Check every operation that watches `key`, after a change; returns how many are complete."""
         operations = self._watchers.get(key)
         if not operations:
             return 0
@@ -130,7 +131,7 @@ class Purgatory:
         return completed
 
     def complete_all(self, key: Hashable) -> int:
-        """Complete every operation that watches `key`, with what it has."""
+        """Complete every operation that watches `key`, whether its condition is met or not."""
         completed = 0
         for operation in list(self._watchers.get(key, ())):
             if not operation.completed:  # another one may have completed it
@@ -139,7 +140,7 @@ class Purgatory:
         return completed
 
     def shutdown(self) -> None:
-        """Complete every operation with what it has; from now on none waits."""
+        """Complete every operation. Later operations complete at once."""
         self._closed = True
         for key in list(self._watchers):
             self.complete_all(key)

@@ -1,8 +1,9 @@
-"""ReplicaFetcher: fetches the partitions that one broker leads, and appends what it gets to their logs.
+"""ReplicaFetcher: fetches partitions from the broker that leads them, and appends the records to their logs.
 
-One request is in flight at a time. A fetch offset is the log end offset: the next request tells the leader
-what this replica has. Truncation is by leader epoch: the leader answers a fetch with the epoch at which the
-logs diverge. A partition that fails is delayed, or marked as failed until the controller sends a new state.
+Kafka's counterpart is ReplicaFetcherThread. One request is in flight at a time. The fetch offset is the log
+end offset, so each request tells the leader which records this replica has. Truncation is by leader epoch:
+the leader's answer names the epoch at which the logs diverge. A partition that fails is delayed, or marked as
+failed until the controller sends a new state.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class ReplicaFetcher:
         self._unfinished = 0  # appends and truncations under way
         self._on_finished: asyncio.Event | None = None
         self._end: asyncio.Future[bool] | None = None  # of `_fetch`: whether there was nothing to fetch
-        self._asked_all = False  # by the request in flight
+        self._is_full_fetch = False  # by the request in flight
         self._parts: AnswerParts | None = None
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +99,7 @@ class ReplicaFetcher:
     # -- partitions
 
     def add(self, states: Iterable[PartitionFetchState]) -> None:
-        """Fetch these partitions; those with the same names before are replaced."""
+        """Fetch these partitions. A new state of a partition replaces the present one."""
         for state in states:
             self.remove(state.key)
             self.states[state.key] = state
@@ -117,7 +118,7 @@ class ReplicaFetcher:
         return state
 
     def log_start_moved(self, key: PartitionKey) -> None:
-        """The log start offset of a follower moved: the next request tells the leader."""
+        """Send the new log start offset of a partition to the leader with the next request."""
         state = self.states.get(key)
         if state is not None and state.in_session:
             self._take_log_start(state)
@@ -141,7 +142,7 @@ class ReplicaFetcher:
             self._listener.mark_failed(state.key)
 
     def close(self) -> None:
-        """Fetch no more. Appends and truncations that have begun are completed (`wait_closed`)."""
+        """Stop fetching. Appends and truncations that have begun continue; `wait_closed` waits for them."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -165,7 +166,7 @@ class ReplicaFetcher:
                     self._changed.update(dict.fromkeys(self.states.values()))
                     await self.leader.connect()
                     self._listener.leader_reached(self.leader.leader_id)
-                await self._settle_before_fetches()
+                await self._truncate_or_sync_logs()
                 await self._fetch()
             except KafkaError as error:
                 level = logging.WARNING if self._backoff.is_news else logging.DEBUG
@@ -190,10 +191,10 @@ class ReplicaFetcher:
         await self.sleep(seconds)
 
     async def _fetch(self) -> None:
-        """Fetch again and again, until something else has to be done first.
+        """Fetch repeatedly, until there is nothing to fetch, an error, or a log to truncate or sync.
 
-        The answers do not wake a task: each is appended, and the next request is sent, in the turn of the
-        loop that receives the answer or ends the last append.
+        Answers do not wake this task. The callback that receives an answer, or ends the last append, also
+        sends the next request.
         """
         self._end = asyncio.get_running_loop().create_future()
         self._send()
@@ -208,29 +209,29 @@ class ReplicaFetcher:
         if request is None:
             self._end_fetch(is_idle=True)
             return
-        self._asked_all = self._session.is_full
+        self._is_full_fetch = self._session.is_full
         self.leader.fetch(request, self, topic_ids=self._session.uses_topic_ids)
 
     def _send_next(self) -> bool:
-        """Send a request of the session that names one partition or none, as most requests are.
+        """Send the usual request: of an existing session, with one partition or none.
 
-        False leaves any other request to `_next_request`.
+        Returns False and sends nothing if the next request is another one; `_next_request` builds it.
         """
         session, changed = self._session, self._changed
         if self._delayed or len(changed) > 1 or not session.is_unchanged:
             return False
-        wanted = None
+        partition = None
         for state in changed:
             if not state.is_in_session_at(self._clock):
                 return False
             if state.lag != 0 and self._listener.is_throttled(state):
                 return False
-            wanted = session.wanted(state)
+            partition = session.wanted(state)
         ids = (session.session_id, session.epoch)
-        if not self.leader.fetch_next(wanted, ids, self._limits, self, topic_ids=session.uses_topic_ids):
+        if not self.leader.fetch_next(partition, ids, self._limits, self, topic_ids=session.uses_topic_ids):
             return False
         changed.clear()
-        self._asked_all = False
+        self._is_full_fetch = False
         return True
 
     def _end_fetch(self, *, is_idle: bool = False, error: BaseException | None = None) -> None:
@@ -256,7 +257,7 @@ class ReplicaFetcher:
             self._end_fetch(error=failure)
 
     def answered_one(self, answer: OneFetched, body: Buffer) -> None:
-        """The ordinary answer, with records of one partition or with none."""
+        """Handle the usual answer: without errors, with records of one partition or none."""
         if self._closed:
             return
         try:
@@ -278,7 +279,10 @@ class ReplicaFetcher:
             self._end_fetch(error=failure)
 
     def _accept(self, answer: FetchResponse) -> bool:
-        """Whether the answer has partitions; otherwise a new session begins. Raises KafkaError."""
+        """Check the errors of an answer; returns whether it has partitions. Raises KafkaError.
+
+        Without partitions the session is over: the next request begins a new one.
+        """
         if answer.error_code:
             self.answers += 1
             self._backoff.failures = 0
@@ -297,11 +301,13 @@ class ReplicaFetcher:
         self.answers += 1
         self._backoff.failures = 0
         self._session.answered(session_id)
-        if self._asked_all and session_id == 0:
+        if self._is_full_fetch and session_id == 0:
             self._changed.update(dict.fromkeys(self.states.values()))  # each request names all partitions
 
     def _continue(self) -> None:
-        """The last answer is processed: fetch again, unless something else has to be done first."""
+        """Send the next request after an answer is processed, unless a log has to be truncated or synced
+        first.
+        """
         try:
             if self._settling or self._closed or not self.leader.is_connected:
                 self._end_fetch()
@@ -340,7 +346,7 @@ class ReplicaFetcher:
         )
 
     def _max_wait_ms(self, now: float) -> int:
-        """How long the leader may wait for records: not longer than the next delay of a partition."""
+        """The max_wait_ms of the next request, at most until the next delay of a partition ends."""
         longest = self._settings.wait_max_ms
         ends = [state.delayed_until for state in self._delayed if state.delayed_until > now]
         return min(longest, max(1, round((min(ends) - now) * 1000))) if ends else longest
@@ -351,7 +357,7 @@ class ReplicaFetcher:
             (self._settling if state.is_settling else self._changed)[state] = None
 
     async def _wait_for_work(self) -> None:
-        """Nothing can be fetched: wait for a partition, or for the end of a delay."""
+        """Wait for a partition to fetch: a new one, or the end of a delay."""
         self._work.clear()
         if self._settling or self._changed:
             return
@@ -366,7 +372,7 @@ class ReplicaFetcher:
     # -- an answer
 
     def _process(self, answer: FetchResponse) -> None:
-        """Append the records of an answer. The next fetch follows when the last of them are appended."""
+        """Append the records of an answer. The last append sends the next fetch."""
         self._parts = parts = AnswerParts()
         for topic in answer.responses:
             for data in topic.partitions:
@@ -384,12 +390,14 @@ class ReplicaFetcher:
         self._continue()
 
     def _part_begins(self, parts: AnswerParts, work: Coroutine[None, None, None]) -> None:
-        """Handle a partition in a task, which the next fetch follows."""
+        """Handle a partition in a task. The next fetch waits for the task."""
         parts.unfinished += 1
         asyncio.ensure_future(work).add_done_callback(lambda _: self._part_ended(parts))
 
     def _state_of(self, topic: str | bytes, index: int) -> PartitionFetchState | None:
-        """The partition that an answer names, if it is still fetched from the offset that was asked for."""
+        """The state of a partition in an answer; None if it is not fetched any more, or from another offset
+        now.
+        """
         if isinstance(topic, str):
             state = self.states.get((topic, index))
         else:
@@ -413,7 +421,7 @@ class ReplicaFetcher:
     def _append_now(
         self, state: PartitionFetchState, records: memoryview, high_watermark: int, log_start_offset: int
     ) -> bool:
-        """Append one small batch, and fetch again; False if the append has to wait or to be looked at."""
+        """Append one small batch and send the next fetch. Returns False if `_append` has to do it."""
         try:
             appended = append_now(state.partition, records, state.leader_epoch, self._clock)
         except Exception as error:
@@ -427,15 +435,15 @@ class ReplicaFetcher:
         self._changed[state] = None
         state.lag = max(0, high_watermark - state.fetch_offset)
         if state.lag == 0 and log_start_offset <= state.log_start_offset:
-            # The leader commits the batch with this request: all else comes after it.
+            # The next request comes first: the leader commits the batch when it arrives.
             self._continue()
-            self._note_fetched(state, len(records), high_watermark, log_start_offset)
+            self._record_fetch(state, len(records), high_watermark, log_start_offset)
         else:
-            self._note_fetched(state, len(records), high_watermark, log_start_offset)
+            self._record_fetch(state, len(records), high_watermark, log_start_offset)
             self._continue()
         return True
 
-    def _note_fetched(
+    def _record_fetch(
         self, state: PartitionFetchState, size: int, high_watermark: int, log_start_offset: int
     ) -> None:
         self.bytes_fetched += size
@@ -450,16 +458,16 @@ class ReplicaFetcher:
         log_start_offset: int,
         parts: AnswerParts,
     ) -> None:
-        """Append records when the turn of the partition comes."""
+        """Put records into the append queue of the partition."""
         parts.unfinished += 1
         self._unfinished += 1
 
         def done(appended: FetchedRecords | None, error: BaseException | None) -> None:
-            self._end_work()
+            self._finish_work()
             try:
                 self._appended(state, appended, error)
                 if error is None and self._is_current(state):
-                    self._note_fetched(state, len(records), high_watermark, log_start_offset)
+                    self._record_fetch(state, len(records), high_watermark, log_start_offset)
             finally:
                 self._part_ended(parts)
 
@@ -500,7 +508,7 @@ class ReplicaFetcher:
 
     def _append_failed(self, state: PartitionFetchState, error: BaseException) -> None:
         if isinstance(error, CorruptMessage | InvalidRecord | KafkaStorageError):
-            # A damaged batch may be right when it is fetched again; so may a full disk.
+            # A retry may succeed: a batch damaged on its way, or a full disk.
             log.error("%s: what broker %d sent is not appended: %s", state.partition.name,
                       self.leader.leader_id, error)  # fmt: skip
             self._delay(state, self._settings.backoff_ms / 1000)
@@ -517,7 +525,7 @@ class ReplicaFetcher:
             self._part_begins(parts, self._restart(state))
             return
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            # The controller will send the epoch to this broker soon.
+            # The controller will send the new epoch to this broker soon.
             reason = f"broker {leader} leads it with a newer epoch than {state.leader_epoch}"
             self._fail(state, reason, logging.WARNING)
             return
@@ -541,7 +549,7 @@ class ReplicaFetcher:
         self._part_begins(parts, self._truncate(state, offset))
 
     async def _restart(self, state: PartitionFetchState) -> None:
-        """The leader has no records at the fetch offset: continue where it has some."""
+        """Continue at an offset that the leader has: it has no records at the fetch offset."""
         try:
             end = await self.leader.latest_offset(state.key, state.leader_epoch)
             mine = state.partition.log_or_raise().log_end_offset
@@ -562,15 +570,17 @@ class ReplicaFetcher:
             if self._is_current(state):
                 self._delay(state, self._settings.backoff_ms / 1000)
 
-    def _end_work(self) -> None:
+    def _finish_work(self) -> None:
         self._unfinished -= 1
         if not self._unfinished and self._on_finished is not None:
             self._on_finished.set()
 
     # -- truncation
 
-    async def _settle_before_fetches(self) -> None:
-        """Truncate logs that may differ from the leader's in what no leader epoch tells, and sync logs."""
+    async def _truncate_or_sync_logs(self) -> None:
+        """Truncate the logs whose leader epochs cannot show where they diverge, and sync logs with
+        flush.messages.
+        """
         while self._settling:
             state = next(iter(self._settling))
             del self._settling[state]
@@ -582,19 +592,19 @@ class ReplicaFetcher:
     async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
         await self._in_turn(state, partial(FollowerTruncation, offset=offset, fully=fully))
 
-    async def _in_turn(self, state: PartitionFetchState, make: Callable[..., LogChange]) -> None:
-        ended = asyncio.get_running_loop().create_future()
+    async def _in_turn(self, state: PartitionFetchState, change_type: Callable[..., LogChange]) -> None:
+        end_of_change = asyncio.get_running_loop().create_future()
         self._unfinished += 1
 
         def done(end: int, error: BaseException | None) -> None:
-            self._end_work()
-            if not ended.done():  # the fetcher may be closed meanwhile
-                ended.set_result(None)
+            self._finish_work()
+            if not end_of_change.done():  # the fetcher may be closed meanwhile
+                end_of_change.set_result(None)
             if self._is_current(state) and error is not None:
                 self._append_failed(state, error)
             elif self._is_current(state):
-                state.moved_to(end, is_flushed=make is FollowerFlush)
+                state.moved_to(end, is_flushed=change_type is FollowerFlush)
                 self._changed[state] = None
 
-        state.partition.appends.put(make(state.partition, state.leader_epoch, self._scheduler, done))
-        await ended
+        state.partition.appends.put(change_type(state.partition, state.leader_epoch, self._scheduler, done))
+        await end_of_change

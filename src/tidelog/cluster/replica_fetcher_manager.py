@@ -1,6 +1,6 @@
 """ReplicaFetcherManager: the fetchers of the partitions that this broker follows.
 
-There are `num.replica.fetchers` for each leader, and a partition always goes to the same one of them. A
+Each leader has `num.replica.fetchers` fetchers, and a partition always goes to the same one of them. A
 fetcher without partitions ends.
 """
 
@@ -62,14 +62,15 @@ class ReplicaFetcherManager:
         self._closed = False
 
     def add_no_more(self) -> None:
-        """The broker is about to stop: fetch the present partitions only.
+        """Ignore new partitions from now on: the broker is about to stop.
 
-        With others it would catch up and join ISRs, and their leaders would wait for a broker that is gone.
+        It could catch up with a new partition and join its ISR. The leader would then wait for a stopped
+        broker.
         """
         self._is_full = True
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Fetch partitions from their leaders, as their states say now."""
+        """Fetch partitions from their present leaders."""
         if self._closed or self._is_full:
             return
         added: dict[ReplicaFetcher, list[PartitionFetchState]] = {}
@@ -85,7 +86,7 @@ class ReplicaFetcherManager:
             fetcher.add(states)
 
     def remove(self, keys: Iterable[PartitionKey]) -> None:
-        """Stop fetching partitions. `AppendQueue.between` waits for an append that has begun."""
+        """Stop fetching partitions. An append may still be under way: `AppendQueue.between` waits for it."""
         for key in keys:
             self.failed.pop(key, None)
             fetcher = self._places.pop(key, None)

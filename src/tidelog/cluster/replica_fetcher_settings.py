@@ -41,10 +41,10 @@ class FetchListener(Protocol):
     """Receives the events of a fetcher."""
 
     def is_throttled(self, state: PartitionFetchState) -> bool:
-        """Whether a follower that lags must not fetch the partition now (follower.replication.throttled)."""
+        """Whether follower.replication.throttled.rate forbids the fetch of a partition that lags."""
 
     def fetched(self, state: PartitionFetchState, count: int) -> None:
-        """Bytes of a partition came from the leader."""
+        """The leader sent `count` bytes of a partition."""
 
     def leader_reached(self, leader_id: int) -> None:
         """The leader takes connections."""

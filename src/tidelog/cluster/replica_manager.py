@@ -71,7 +71,7 @@ class ReplicaManager:
     ) -> None:
         self.broker_id = broker_id
         self.logs = logs
-        # With it, a partition of another broker is told apart from one that does not exist.
+        # Distinguishes a partition on other brokers from a partition that does not exist.
         self.metadata: MetadataCache | None = None
         self.topic_metrics = topic_metrics
         self.scheduler = scheduler
@@ -102,13 +102,14 @@ class ReplicaManager:
         is_internal: bool = False,
         is_new: bool = True,
     ) -> Partition:
-        """Open or create the log of a partition and lead it; a partition that is not new should have a log.
+        """Open or create the log of a partition, and lead the partition.
 
-        Nothing is synced here if `LogCreator.create_later` has created the log.
+        `is_new` is the flag of LeaderAndIsr: a partition that is not new should have a log already. The
+        creation of a log is synced, unless `LogCreator.create_later` has created it.
         """
         partition = self._host(topic, topic_id, index, is_internal)
-        found = self._open_log(partition, config, is_new)
-        if partition.become_leader(found, state):
+        log = self._open_log(partition, config, is_new)
+        if partition.become_leader(log, state):
             followers = [broker for broker in state.isr if broker != self.broker_id]
             self.awaited_followers.expect((topic, index), followers)
             if partition.flushes.next and partition.flushes.running is None:
@@ -126,20 +127,20 @@ class ReplicaManager:
         is_internal: bool = False,
         is_new: bool = True,
     ) -> Partition:
-        """The same for a partition that another broker leads, or none. Requests that wait are answered."""
+        """Open or create the log of a partition that another broker leads, or none. Ends waiting requests."""
         partition = self._host(topic, topic_id, index, is_internal)
-        found = self._open_log(partition, config, is_new)
-        if partition.become_follower(found, state):
+        log = self._open_log(partition, config, is_new)
+        if partition.become_follower(log, state):
             self._end_waits(partition)
         return partition
 
     def stop_leading(self, partition: Partition) -> None:
-        """The controller stopped a replica and keeps its log. Requests that wait are answered."""
+        """Stop leading a partition, and keep its log. Ends waiting requests."""
         partition.stop_leading()
         self._end_waits(partition)
 
     def _host(self, topic: str, topic_id: bytes, index: int, is_internal: bool) -> Partition:
-        """The partition, new if this broker has not hosted it yet. KafkaError if its topic is another one."""
+        """Find or make the Partition. Raises InconsistentTopicId if the hosted topic has another id."""
         hosted = self.topics.get(topic)
         if hosted is None:
             hosted = self.topics[topic] = HostedTopic(
@@ -172,9 +173,9 @@ class ReplicaManager:
         return self.logs.get_or_create(topic, index, wanted_id, config, is_new=is_new)
 
     def delete_partition(self, topic: str, index: int) -> None:
-        """Stop serving a partition and delete its files. Requests that wait for it are answered.
+        """Stop serving a partition and delete its files. Ends waiting requests.
 
-        A crash can bring the files back until `LogDeletions.sync` is done.
+        The files may reappear after a crash until `LogDeletions.sync` is done.
         """
         hosted = self.topics.get(topic)
         partition = hosted.partitions.pop(index, None) if hosted is not None else None
@@ -197,7 +198,7 @@ class ReplicaManager:
                 partition.config_changed()
 
     def partitions_offline(self, lost: Iterable[PartitionKey]) -> None:
-        """The log folder of these partitions failed: they answer KAFKA_STORAGE_ERROR from now on."""
+        """Take the partitions of a failed log folder offline: they answer KAFKA_STORAGE_ERROR from now on."""
         for topic, index in lost:
             hosted = self.topics.get(topic)
             partition = hosted.partitions.get(index) if hosted is not None else None
@@ -229,23 +230,23 @@ class ReplicaManager:
         return partition
 
     def _why_no_partition(self, topic: str | bytes, index: int) -> KafkaError:
-        known = self._topic_of_cluster(topic)
-        if known is None:
+        cluster_topic = self._topic_of_cluster(topic)
+        if cluster_topic is None:
             hosted = self.topics.get(topic) if isinstance(topic, str) else self.topics_by_id.get(topic)
             if hosted is None:
                 return self._why_no_topic(topic)
             return UnknownTopicOrPartition(f"topic {hosted.name} has no partition {index} here")
-        partition = known.partitions.get(index)
+        partition = cluster_topic.partitions.get(index)
         if partition is None:
-            return UnknownTopicOrPartition(f"topic {known.name} has no partition {index}")
+            return UnknownTopicOrPartition(f"topic {cluster_topic.name} has no partition {index}")
         return NotLeaderOrFollower(
-            f"{known.name}-{index} is led by broker {partition.leader}, not by this one"
+            f"{cluster_topic.name}-{index} is led by broker {partition.leader}, not by this one"
         )
 
     def _why_no_topic(self, topic: str | bytes) -> KafkaError:
-        known = self._topic_of_cluster(topic)
-        if known is not None:
-            return NotLeaderOrFollower(f"other brokers lead the partitions of topic {known.name}")
+        cluster_topic = self._topic_of_cluster(topic)
+        if cluster_topic is not None:
+            return NotLeaderOrFollower(f"other brokers lead the partitions of topic {cluster_topic.name}")
         if isinstance(topic, str):
             return UnknownTopicOrPartition(f"this broker hosts no topic {topic}")
         return UnknownTopicId("no topic has this id")
@@ -257,9 +258,9 @@ class ReplicaManager:
         return state.topics.get(topic) if isinstance(topic, str) else state.topic_by_id(topic)
 
     def _end_waits(self, partition: Partition) -> None:
-        """The partition is deleted, offline or led by another broker: check the requests that wait for it."""
+        """Check the waiting requests after a partition was deleted, went offline or got another leader."""
         partition.changed()
-        # A request may go on waiting for its other partitions.
+        # A check, because a request may have to wait for its other partitions.
         key = (partition.topic, partition.index)
         self.produce_purgatory.check(key)
         self.delete_records_purgatory.check(key)
@@ -282,9 +283,9 @@ class ReplicaManager:
     ) -> None:
         """Append a batch to each partition and call `done` when `acks` is satisfied or the request timed out.
 
-        `guards` has the verifications of transactions that begin in a partition. `release` is called when the
-        batches are not needed any more, before the wait for flushes and replicas. An exception of `done`
-        after that wait goes to `on_failure`.
+        `guards` has the verifications of transactions that begin in a partition. `release` is called as soon
+        as the batches are written or refused, before the wait for flushes and replicas. `on_failure` gets an
+        exception that `done` raises after that wait.
         """
         request = AppendRequest(self, entries, acks, timeout_ms, done)
         request.release, request.on_failure = release, on_failure
@@ -300,7 +301,7 @@ class ReplicaManager:
         done: Callable[[list[AppendOutcome]], None],
         guard: Verification | None = None,
     ) -> None:
-        """`append` for one small batch of a client that was checked already."""
+        """Append one small batch of a client. The batch was checked already."""
         request = AppendRequest(self, [(partition, batch.data)], acks, timeout_ms, done)
         request.start_checked(partition, batch, guard)
 
@@ -316,8 +317,8 @@ class ReplicaManager:
     ) -> None:
         """Append a batch that this broker made itself, with acks=all.
 
-        `written` is called when it is in the log, in the order of offsets; `done` when it is committed, or
-        with the error. An error without a call of `written` means that nothing was appended.
+        `written` is called when the batch is in the log, in the order of offsets. `done` is called when it is
+        committed, or with an error. An error without a call of `written` means that nothing was appended.
         """
 
         if len(batch) < HEAVY_BYTES and partition.can_append_own_now():
@@ -346,9 +347,10 @@ class ReplicaManager:
         timeout_ms: int,
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
-        """Append markers of transactions with these versions, with one write if no other append is running.
+        """Append transaction markers, with one write if no other append is running.
 
-        `done` is called for each with its index, when it is committed, or with the error.
+        `versions` are their transaction versions. `done` is called for each marker with its index, when it is
+        committed, or with its error.
         """
         if len(batches) > 1 and sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_own_now():
             self._append_own_now(partition, batches, versions, timeout_ms, done)
@@ -394,7 +396,7 @@ class ReplicaManager:
         timeout_ms: int,
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
-        """The same for several batches, with one write."""
+        """Append several batches in this turn of the loop with one write; answer when they are committed."""
         try:
             partition.check_in_sync_replicas()
         except KafkaError as error:
@@ -408,15 +410,15 @@ class ReplicaManager:
             outcomes = [UnknownServerError() for _ in batches]
         results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
 
-        def told(failure: KafkaError | None) -> None:
+        def answer_all(failure: KafkaError | None) -> None:
             for slot, outcome in enumerate(outcomes):
                 done(slot, outcome if isinstance(outcome, KafkaError) else failure)
 
         if not results:
-            told(None)
+            answer_all(None)
             return
         needs_flush = any(result.needs_flush for result in results)
-        self._when_committed(partition, needs_flush, results[0], results[-1], timeout_ms, told)
+        self._when_committed(partition, needs_flush, results[0], results[-1], timeout_ms, answer_all)
 
     def _when_committed(
         self,
@@ -427,7 +429,9 @@ class ReplicaManager:
         timeout_ms: int,
         done: Callable[[KafkaError | None], None],
     ) -> None:
-        """Call `done` when the batches from `first` to `last` are flushed, if asked for, and committed."""
+        """Call `done` when the batches from `first` to `last` are committed, and flushed before if
+        `needs_flush`.
+        """
         if not needs_flush:
             partition.advance_high_watermark()
             if len(partition.replicas) == 1:
@@ -452,7 +456,9 @@ class ReplicaManager:
     def follower_fetched(
         self, partition: Partition, replica: Replica, wanted: FetchPartition, leader_end: int, epoch: int
     ) -> None:
-        """A follower has everything below its fetch offset: commit, and let it join the ISR."""
+        """Note the fetch offset of a follower: commit records, and let the follower join the ISR if it caught
+        up.
+        """
         deletes = self.delete_records_purgatory.delayed
         low_watermark = partition.low_watermark() if deletes else 0
         before, offset = replica.log_end_offset, wanted.fetch_offset
@@ -468,7 +474,7 @@ class ReplicaManager:
             self.delete_records_purgatory.check((partition.topic, partition.index))
 
     def isr_changed(self, partition: Partition) -> None:
-        """The ISR is another one, and produces may be refused."""
+        """Handle a change of the ISR: high watermarks may move, and waiting produces may fail."""
         partition.isr_changed()
         if self.produce_purgatory.delayed:
             self.produce_purgatory.check((partition.topic, partition.index))
@@ -484,7 +490,7 @@ class ReplicaManager:
     ) -> None:
         """Flush the append at `base_offset` off the loop, then call `done`.
 
-        One flush of a partition runs at a time: appends during a flush share the next one.
+        A partition has one running flush. Appends during a flush share the next one.
         """
         partition.flushes.add(base_offset, done)
         if len(partition.replicas) > 1:
@@ -532,7 +538,9 @@ class ReplicaManager:
         done: Callable[[dict[PartitionKey, tuple[int, KafkaError | None]]], None],
         on_failure: OnFailure | None = None,
     ) -> None:
-        """Move log start offsets and answer with the low watermarks, once every replica has followed."""
+        """Move log start offsets; calls `done` with the low watermarks when every replica has deleted its
+        records.
+        """
         operation = DelayedDeleteRecords(done, on_failure)
         for key, offset in offsets.items():
             try:
@@ -545,7 +553,7 @@ class ReplicaManager:
     # -- life --------------------------------------------------------------------------------------
 
     def end_waits(self) -> None:
-        """The broker is about to stop: answer the waiting fetches; produces may still complete."""
+        """Answer the waiting fetches before the broker stops. Waiting produces may still complete."""
         self.fetch_purgatory.shutdown()
         self.follower_fetches.shutdown()
         self.delete_records_purgatory.shutdown()

@@ -10,7 +10,7 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 
 
 class ReplicaView(NamedTuple):
-    """A replica that has the records that a consumer wants."""
+    """A replica with the records at a consumer's fetch offset."""
 
     broker_id: int
     rack: str | None

@@ -1,9 +1,10 @@
 """ReplicaStates: applies the requests of the controller to the partitions of this broker.
 
 LeaderAndIsr, StopReplica and UpdateMetadata are applied one after the other. The first two are fenced twice:
-a request of an older controller is refused as a whole, and each partition by its leader epoch and partition
-epoch. A partition is led when its log is durable; it is deleted when a crash cannot bring it back. A follower
-is fetched from its new leader when nothing of the old one is being appended any more.
+a request of an older controller is refused as a whole, and each partition is fenced by its leader epoch and
+its partition epoch. This broker leads a partition only when its log is durable, and confirms a deletion only
+when a crash cannot bring the files back. A follower fetches from a new leader when all appends from the old
+one have ended.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ EPOCH_DURING_DELETE: Final = -2
 
 @dataclass(slots=True)
 class PartitionChange:
-    """The new state of a partition that this broker has a replica of."""
+    """The new state of a partition of this broker."""
 
     topic: str
     topic_id: bytes
@@ -72,10 +73,10 @@ class PartitionChange:
 def check_leader_and_isr(
     current: Partition | None, log_id: bytes | None, change: PartitionChange, me: int
 ) -> None:
-    """KafkaError unless a LeaderAndIsr may change a partition; `log_id` is the topic id of its log.
+    """Raise the KafkaError if a LeaderAndIsr may not change a partition; `log_id` is the topic id of its log.
 
-    As in Kafka, the error of a state that is not newer is STALE_CONTROLLER_EPOCH. The controller does nothing
-    about it: it repeats a request whose answer was lost.
+    As in Kafka, a state that is not newer is refused with STALE_CONTROLLER_EPOCH. The controller ignores this
+    error, which it also gets when it repeats a request whose answer was lost.
     """
     state = change.state
     ids = (log_id or NO_TOPIC_ID, current.topic_id if current is not None else NO_TOPIC_ID)
@@ -94,7 +95,7 @@ def check_leader_and_isr(
 
 
 def check_stop_replica(current: Partition | None, leader_epoch: int) -> None:
-    """KafkaError unless a StopReplica with this leader epoch may stop a partition."""
+    """Raise FencedLeaderEpoch if a StopReplica with this leader epoch may not stop a partition."""
     if current is None or leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE):
         return
     if leader_epoch < current.leader_epoch:
@@ -134,10 +135,11 @@ class ReplicaStates:
     # -- requests
 
     def check_connection(self, controller_epoch: int, number: int) -> None:
-        """StaleControllerEpoch for a request over an older connection than the newest one of this controller.
+        """Raise StaleControllerEpoch if the controller has opened a newer connection since.
 
-        A controller has one connection at a time. It has sent the request again over the newer one, and
-        others since: applied now, it could bring a deleted partition back. Connections have rising numbers.
+        A controller has one connection at a time, with rising numbers. It has repeated the request over the
+        newer connection and sent others after it. Applied now, the request could bring a deleted partition
+        back.
         """
         epoch, newest = self._newest_connection
         if controller_epoch == epoch and number < newest:
@@ -224,12 +226,12 @@ class ReplicaStates:
     async def _accepted(
         self, request: LeaderAndIsrRequest, outcomes: dict[PartitionKey, int], slices: TaskSlices
     ) -> list[PartitionChange]:
-        """The changes to make; `outcomes` gets the error codes of the others."""
+        """The changes of a request that may be applied; `outcomes` gets the error codes of the others."""
         changes = []
         for topic in request.topic_states:
-            for wanted in topic.partition_states:
+            for state in topic.partition_states:
                 change = PartitionChange(
-                    topic.topic_name, topic.topic_id, wanted.partition_index, _state(wanted), wanted.is_new
+                    topic.topic_name, topic.topic_id, state.partition_index, _state(state), state.is_new
                 )
                 try:
                     self._check(change)
@@ -242,15 +244,18 @@ class ReplicaStates:
         return changes
 
     def _check(self, change: PartitionChange) -> None:
-        current = self._replicas.find_partition(*change.key)
-        found = self._logs.get(*change.key)
-        if current is not None and current.offline and change.key in self._logs.failed:
+        partition = self._replicas.find_partition(*change.key)
+        local_log = self._logs.get(*change.key)
+        if partition is not None and partition.offline and change.key in self._logs.failed:
             raise KafkaStorageError(self._logs.failed[change.key])
-        log_id = None if found is None else found.topic_id
-        check_leader_and_isr(current, log_id, change, self._replicas.broker_id)
+        log_id = None if local_log is None else local_log.topic_id
+        check_leader_and_isr(partition, log_id, change, self._replicas.broker_id)
 
     async def _make_logs(self, changes: list[PartitionChange], slices: TaskSlices) -> None:
-        """Create the missing logs durably, off the loop. `_apply` meets the errors."""
+        """Create the missing logs durably, off the loop.
+
+        A failed creation makes `_apply` raise for its partition.
+        """
         try:
             await self._overrides.load([change.topic for change in changes])
         except TreeUnavailable as error:
@@ -259,29 +264,29 @@ class ReplicaStates:
             log.error("the settings of new logs cannot be read: %s", error)
             raise UnknownServerError(f"the settings of new logs cannot be read: {error}") from error
         for is_new in (True, False):
-            wanted: list[WantedLog] = []
+            logs: list[WantedLog] = []
             for change in changes:
                 if change.is_new is is_new:
-                    wanted.append(self._wanted_log(change))
+                    logs.append(self._wanted_log(change))
                     await slices.item()
-            if wanted:
-                await self._create_logs(wanted, is_new)
+            if logs:
+                await self._create_logs(logs, is_new)
 
     def _wanted_log(self, change: PartitionChange) -> WantedLog:
         topic_id = None if change.topic_id == NO_TOPIC_ID else change.topic_id
         return WantedLog(change.topic, change.index, topic_id, self._config_of(change.topic))
 
-    async def _create_logs(self, wanted: list[WantedLog], is_new: bool) -> None:
-        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _create_logs(self, logs: list[WantedLog], is_new: bool) -> None:
+        creation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(lacking_room: set[PartitionKey]) -> None:
+        def finished(lacking_room: set[PartitionKey]) -> None:
             for topic, index in lacking_room:
                 log.error("there is no room for the log of %s-%d", topic, index)
-            if not made.done():
-                made.set_result(None)
+            if not creation.done():
+                creation.set_result(None)
 
-        self._logs.creator.create_later(wanted, done, is_new=is_new)
-        await made
+        self._logs.creator.create_later(logs, finished, is_new=is_new)
+        await creation
 
     def _wait_for_room(self) -> None:
         if self._logs.creator.lacking_room and not self._waits_for_room:
@@ -303,7 +308,7 @@ class ReplicaStates:
             self.fetchers.remove(keys)
 
     async def _apply(self, change: PartitionChange, followed: list[Partition]) -> None:
-        """Make a change; `followed` gets the partition if it is to be fetched from a new leader."""
+        """Apply a change. Adds the partition to `followed` if it has to be fetched from a new leader."""
         partition = self._replicas.find_partition(*change.key)
         if partition is None:
             self._change(change)
@@ -342,13 +347,13 @@ class ReplicaStates:
 
     # -- stopping
 
-    async def _stop(self, key: PartitionKey, wanted: StopReplicaRequest.StopReplicaPartitionState) -> None:
+    async def _stop(self, key: PartitionKey, state: StopReplicaRequest.StopReplicaPartitionState) -> None:
         partition = self._replicas.find_partition(*key)
         if (partition is not None or key in self._logs.failed) and self._logs.may_be_offline(key):
             raise KafkaStorageError(self._logs.why_offline(key))
-        check_stop_replica(partition, wanted.leader_epoch)
+        check_stop_replica(partition, state.leader_epoch)
         self._stop_fetching([key])
-        if wanted.delete_partition:
+        if state.delete_partition:
             self._resign(*key)
             if partition is not None and partition.log is not None and partition.log.is_truncating:
                 await _between_appends(partition, lambda: None)
@@ -368,14 +373,14 @@ class ReplicaStates:
     async def _sync_deletions(self, deleted: list[PartitionKey], outcomes: dict[PartitionKey, int]) -> None:
         if not deleted:
             return
-        synced: asyncio.Future[KafkaStorageError | None] = asyncio.get_running_loop().create_future()
+        sync: asyncio.Future[KafkaStorageError | None] = asyncio.get_running_loop().create_future()
 
-        def done(error: KafkaStorageError | None) -> None:
-            if not synced.done():
-                synced.set_result(error)
+        def finished(error: KafkaStorageError | None) -> None:
+            if not sync.done():
+                sync.set_result(error)
 
-        self._logs.deletions.sync(done)
-        error = await synced
+        self._logs.deletions.sync(finished)
+        error = await sync
         if error is not None:
             log.error("the deletion of %d partitions is not durable: %s", len(deleted), error)
             outcomes.update(dict.fromkeys(deleted, error.code))
@@ -396,46 +401,48 @@ def _leader_and_isr_response(
     request: LeaderAndIsrRequest, outcomes: Mapping[PartitionKey, int]
 ) -> Slices[LeaderAndIsrResponse]:
     response = LeaderAndIsrResponse(topics=[])
-    for topic in request.topic_states:
-        answered = LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=[])
-        response.topics.append(answered)
-        for partition in topic.partition_states:
+    for topic_state in request.topic_states:
+        topic_answer = LeaderAndIsrResponse.LeaderAndIsrTopicError(
+            topic_id=topic_state.topic_id, partition_errors=[]
+        )
+        response.topics.append(topic_answer)
+        for partition in topic_state.partition_states:
             index = partition.partition_index
-            answered.partition_errors.append(
+            topic_answer.partition_errors.append(
                 LeaderAndIsrResponse.LeaderAndIsrPartitionError(
-                    partition_index=index, error_code=outcomes[topic.topic_name, index]
+                    partition_index=index, error_code=outcomes[topic_state.topic_name, index]
                 )
             )
             yield
     return response
 
 
-def _state(wanted: LeaderAndIsrRequest.LeaderAndIsrPartitionState) -> PartitionState:
+def _state(state: LeaderAndIsrRequest.LeaderAndIsrPartitionState) -> PartitionState:
     return PartitionState(
-        wanted.replicas,
-        wanted.leader,
-        wanted.leader_epoch,
-        wanted.isr,
-        wanted.partition_epoch,
-        wanted.controller_epoch,
-        wanted.adding_replicas,
-        wanted.removing_replicas,
+        state.replicas,
+        state.leader,
+        state.leader_epoch,
+        state.isr,
+        state.partition_epoch,
+        state.controller_epoch,
+        state.adding_replicas,
+        state.removing_replicas,
     )
 
 
 async def _between_appends(partition: Partition, change: Callable[[], None]) -> None:
-    """Make a change of the leader while no append of the partition is at the worker."""
-    changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    """Call `change` between two appends of the partition, and wait for it. Raises its exception."""
+    outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def make() -> None:
+    def make_change() -> None:
         try:
             change()
         except Exception as error:
-            if not changed.done():
-                changed.set_exception(error)
+            if not outcome.done():
+                outcome.set_exception(error)
         else:
-            if not changed.done():
-                changed.set_result(None)
+            if not outcome.done():
+                outcome.set_result(None)
 
-    partition.appends.between(make)
-    await changed
+    partition.appends.between(make_change)
+    await outcome

@@ -39,7 +39,10 @@ class ReplicationQuota:
         return names_replica(log.config.leader_replication_throttled_replicas, partition)
 
     def holds_back(self, partition: Partition, follower_id: int) -> bool:
-        """Whether a follower gets no records of a partition now. Members of the ISR always get them."""
+        """Whether the quota holds the records of a partition back from a follower.
+
+        Members of the ISR are exempt.
+        """
         return (
             self.limit is not None
             and follower_id not in partition.followers.isr
@@ -56,7 +59,7 @@ class ReplicationQuota:
             self._sent.append((now, size))
 
     def rate(self) -> float:
-        """Bytes a second: of all windows together, over the time since the first of them, at least one."""
+        """Bytes per second over all windows, since the begin of the first one; at least one window long."""
         now = self._clock.monotonic()
         while self._sent and now - self._sent[0][0] >= self._windows * self._window_seconds:
             self._sent.popleft()

@@ -13,7 +13,7 @@ ReadOverrides = Callable[[Collection[str]], Awaitable[Mapping[str, Mapping[str, 
 
 
 class TopicOverrides:
-    """Keeps the settings of topics with logs on this broker, and reads the settings of other topics."""
+    """Caches the settings of the topics with logs on this broker, and reads those of other topics."""
 
     def __init__(self, read: ReadOverrides) -> None:
         self._read = read
@@ -34,19 +34,19 @@ class TopicOverrides:
             return
         self._loading.update(missing)
         try:
-            found = await self._read(missing)
+            overrides = await self._read(missing)
             for topic in missing:
-                if topic in self._loading:  # else `changed` came meanwhile, with newer settings
-                    self._known[topic] = found.get(topic, {})
+                if topic in self._loading:  # else `changed` has set newer settings meanwhile
+                    self._known[topic] = overrides.get(topic, {})
         finally:
             self._loading.difference_update(missing)
 
     async def read(self, topics: Collection[str]) -> Mapping[str, Mapping[str, str]]:
-        """The present settings of any topics, for a description. Raises TreeUnavailable."""
+        """Read the present settings of any topics, without caching them. Raises TreeUnavailable."""
         return await self._read(topics)
 
     def changed(self, topic: str, overrides: Mapping[str, str]) -> bool:
-        """New settings of a topic; returns whether this broker needs them."""
+        """Replace the settings of a topic, if they are cached; returns whether they are."""
         is_needed = topic in self._known or topic in self._loading
         if is_needed:
             self._loading.discard(topic)
@@ -54,9 +54,9 @@ class TopicOverrides:
         return is_needed
 
     def forget(self, topic: str) -> None:
-        """This broker has no log of the topic any more."""
+        """Drop the settings of a topic that has no log on this broker any more."""
         self._known.pop(topic, None)
 
     def loaded(self) -> list[str]:
-        """The topics whose settings are kept: after a lost session they have to be read again."""
+        """The topics with cached settings. They have to be read again after a lost session."""
         return list(self._known)

@@ -1,6 +1,6 @@
-"""The append worker: a thread for work that releases the GIL, checks and writes of large produce requests.
+"""The append worker: a thread that checks and writes large produce requests, both of which release the GIL.
 
-Tasks run in order, and their callbacks on the loop, with as few wake-ups of the loop as possible.
+Tasks run in order, and their callbacks run on the loop, with as few wake-ups of the loop as possible.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ class ThreadWorker:
         while (task := self._tasks.get()) is not None:
             task.run()
             self._finish(task)
-            task = None  # it refers to its request, which must not stay in memory until the next task
+            task = None  # the task refers to its request, which must not stay in memory until the next task
 
     def _finish(self, task: _Task[object]) -> None:
         self._finished.append(task)
-        # A wrong "signalled" costs one more wake-up; a wrong "not signalled" cannot happen,
-        # because the loop clears the flag before it empties the queue.
+        # The flag may be cleared too early, which costs one more wake-up. It is never set too long: the loop
+        # clears it before it empties the queue.
         if not self._signalled:
             self._signalled = True
             self._post(self._drain)
@@ -121,5 +121,5 @@ class ThreadWorker:
             while finished:
                 finished.popleft().finish()
         finally:
-            if finished:  # a callback raised: the rest are called later, even if no other task comes
+            if finished:  # a callback raised: call the others later, even if no other task comes
                 self._post(self._drain)

@@ -150,7 +150,7 @@ class SmallProduces:
     def _answer_followers(self, *partitions: Partition) -> None:
         """Give new records to the followers that wait for them: they append while the rest is done here."""
         for partition in partitions:
-            partition.tell_followers()
+            partition.notify_followers()
         self._replicas.follower_fetches.answer_woken()
 
     def _answer(
