@@ -157,7 +157,7 @@ class AppendRequest:
         return appended
 
     def _batch_handled(self) -> None:
-        """Count a batch that was written or refused; release the buffers of the request after the last one."""
+        """Count a batch that was written or refused; after the last one, release the request's buffers."""
         self._unhandled -= 1
         if not self._unhandled and self.release is not None:
             self.release()

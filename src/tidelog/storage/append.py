@@ -1,4 +1,4 @@
-"""The values of an append: the loop prepares it, any thread writes it, the loop finishes it."""
+"""The steps of an append as values: the loop prepares it, any thread writes it, the loop finishes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DuplicateBatch:
 
 
 class UnreadBatch:
-    """A batch that waits for the disk: it or one before it may be a duplicate. Nothing is appended yet."""
+    """A batch that is not appended yet: the check for duplicates has to read the disk first."""
 
     __slots__ = ("batch",)
 
@@ -84,7 +84,7 @@ class PendingAppend:
         self.cancelled = False
 
     def write(self) -> None:
-        """Write the bytes to the file, in any thread. OSError if the disk refuses."""
+        """Write the bytes to the file, in any thread. Raises the OSError of the disk."""
         if self.cancelled:
             raise OSError(errno.ECANCELED, "an earlier append to the same log has failed", self.file.path)
         self.file.pwrite(self.data, self.position)

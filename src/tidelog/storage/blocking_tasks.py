@@ -1,4 +1,4 @@
-"""BlockingTasks: work that waits for the disk, done off the loop."""
+"""BlockingTasks: runs work that waits for the disk off the loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_here(work: Callable[[], None], done: Done) -> None:
 
 
 class BlockingTasks:
-    """Runs work through the scheduler; without a scheduler, or once closed, at once."""
+    """Runs work through the scheduler. Without a scheduler, or after `close`, it runs at once."""
 
     __slots__ = ("_closed", "_scheduler")
 

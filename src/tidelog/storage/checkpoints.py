@@ -1,7 +1,7 @@
 """Kafka's small files: offset checkpoints, meta.properties, partition.metadata, the clean-shutdown marker.
 
-Every file is checked when it is read: it may be torn by a crash, or written by another program.
-`CorruptCheckpoint` names the file and what is wrong with it.
+Every file is checked when it is read, because a crash may have torn it and other programs write it, too.
+`CorruptCheckpoint` names the file and the fault.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def encode_partition_metadata(topic_id: bytes) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch in the marker; -1 if it has none, as the empty markers of older brokers."""
+    """The broker epoch in the marker; -1 for the empty marker of an older broker."""
     try:
         fields = json.loads(data)
         return int(fields["brokerEpoch"])

@@ -38,14 +38,14 @@ class CurrentLogs(Mapping[PartitionKey, Log]):
         return self._logs.values()
 
     def log_dir_of(self, key: PartitionKey) -> LogDir:
-        """KeyError if the partition has no log here."""
+        """The log folder of a partition. Raises KeyError if the partition has no log."""
         return self._log_dirs[key]
 
     def find_log_dir(self, key: PartitionKey) -> LogDir | None:
         return self._log_dirs.get(key)
 
     def log_dirs(self) -> ValuesView[LogDir]:
-        """The log folder of each log: a folder with two logs comes twice."""
+        """The log folder of each log; a folder with two logs is in the result twice."""
         return self._log_dirs.values()
 
     def in_log_dir(self, log_dir: LogDir) -> list[tuple[PartitionKey, Log]]:
@@ -62,6 +62,6 @@ class CurrentLogs(Mapping[PartitionKey, Log]):
         return self._logs.pop(key), self._log_dirs.pop(key)
 
     def move(self, key: PartitionKey, log_dir: LogDir) -> None:
-        """The log lies in another log folder from now on."""
+        """Set the new log folder of a log."""
         assert key in self._logs
         self._log_dirs[key] = log_dir

@@ -19,16 +19,17 @@ from tidelog.storage.reservation import WORTHWHILE, reserve
 
 Bytes = bytes | bytearray | memoryview
 READ_BYTES = 1 << 17
-# Consumers read in order. Checking this much of the page cache at once saves a system call for each range.
+# Consumers read in order: one check of this many bytes of the page cache replaces a check for each range.
 LOOK_AHEAD_BYTES = 8 << 20
 CACHED_NS = 100_000_000  # how long the result of a check ahead is used
 SMALL_FILE = 1 << 16  # up to this size a copy is cheaper than a mapping, which also keeps a descriptor
 
 
 class SyncFailed(OSError):
-    """A sync failed: the kernel may have dropped the data, and reports that only once.
+    """A sync failed, and the kernel may have dropped the data.
 
-    Whatever its errno is, a second sync proves nothing: the files have to be read again.
+    The kernel reports the failure only once: a second sync may succeed although data is lost. Whatever the
+    errno is, the files have to be read again.
     """
 
 
@@ -41,10 +42,10 @@ class DiskFile(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Fill `buffer`, and return how many bytes that are; fewer only at the end of the file."""
+        """Fill `buffer`; returns the number of bytes, which is smaller only at the end of the file."""
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
-        """As `pread`, but None if the read would have to wait for the disk."""
+        """Like `pread`, but returns None if the read would have to wait for the disk."""
 
     def is_cached(self, size: int, position: int) -> bool:
         """Whether a range can be read, or sent to a socket, without waiting for the disk."""

@@ -1,4 +1,4 @@
-"""FileCache: limits how many segments have open files, and closes those that were unused for longest.
+"""FileCache: limits the segments with open files, and closes the least recently used ones.
 
 A segment keeps a reference to each file that it opened, so that an access is one attribute; the cache only
 decides which segment has to close its files. A slice keeps its file open for as long as it is needed.
@@ -41,7 +41,7 @@ class FileCache:
         return len(self._holders) >= self._capacity
 
     def opened(self, holder: HoldsFiles) -> None:
-        """`holder` has opened a file; others may have to close theirs for it."""
+        """Note that `holder` has opened a file, and let others close their files if there are too many."""
         holders = self._holders
         key = id(holder)
         if key in holders:
@@ -56,7 +56,7 @@ class FileCache:
         holders[key] = holder
 
     def release_some(self) -> None:
-        """No descriptors are left: a tenth of the holders close their files, used recently or not."""
+        """Let a tenth of the holders close their files, used recently or not: all descriptors are in use."""
         for _ in range(len(self._holders) // 10 + 1):
             if self._holders:
                 self._holders.popitem(last=False)[1].release_files()

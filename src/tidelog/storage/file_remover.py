@@ -1,7 +1,8 @@
-"""Removes files off the loop: renames them at once, so that no start finds them, and unlinks them later.
+"""Removes files off the loop: renames them at once, so that the next start ignores them, and unlinks them
+later.
 
-Files of a log are renamed in the order of its offsets, whatever goes wrong: a crash in between leaves the
-newest of them, without a gap to the rest of the log, and the next retention deletes them.
+The files of a log are renamed in the order of offsets, also after an error. A crash in between leaves the
+newest of them, without a gap to the rest of the log, and retention deletes them later.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class Removal:
         self.failed = failed
 
     def add(self, paths: Iterable[str], held: Iterable[DiskFile]) -> None:
-        """Add files, oldest segment first and its log before its indexes, and their open descriptors."""
+        """Add files and their open descriptors: the oldest segment first, its log file before its indexes."""
         self._waiting.extend(paths)
         self._held.extend(held)
 
     def do_before(self, work: Callable[[], None]) -> None:
-        """Call `work` before the files added so far are renamed: it makes something durable first."""
+        """Call `work`, which makes something durable, before the files added so far are renamed."""
         self._before.append(work)
 
     @property
@@ -68,7 +69,7 @@ class Removal:
                 self._waiting.popleft()
 
     def give_up(self) -> None:
-        """Rename nothing more from the return on: other files may get these names."""
+        """Stop renaming. When this returns, other files may get these names."""
         with self._lock:
             self._before.clear()
             self._waiting.clear()
@@ -84,7 +85,7 @@ class Removal:
 class FileRemover:
     """Renames and unlinks files with the lowest priority, one task at a time; without a scheduler at once.
 
-    The next start does what is left when the broker stops.
+    The next start of the broker completes the work that a stop interrupts.
     """
 
     __slots__ = ("_closed", "_disk", "_scheduler", "_waiting")
@@ -141,7 +142,7 @@ class FileRemover:
         def unlink() -> None:
             for path in paths:
                 self._disk.unlink(path)
-            # Closing the last descriptor of a large deleted file takes the kernel long: not on the loop.
+            # Off the loop: the kernel takes long to close the last descriptor of a large deleted file.
             held.clear()
 
         self._later(delay_ms, unlink)

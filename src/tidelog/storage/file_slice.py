@@ -6,7 +6,7 @@ from tidelog.storage.disk import DiskFile
 
 
 class FileSlice:
-    """Keeps its file open, so that it can be read although the segment is deleted."""
+    """A slice keeps its file open and stays readable when the segment is deleted."""
 
     __slots__ = ("_read", "handle", "position", "size")
 
@@ -29,7 +29,10 @@ class FileSlice:
         return self.handle.pread_into(buffer, position)
 
     def read_cached(self) -> bytes | bytearray | None:
-        """The bytes; None if the read would have to wait for the disk. Followers share them: one reads."""
+        """The bytes, or None if the read would have to wait for the disk.
+
+        Followers share the result of one read.
+        """
         if self._read is None:
             self._read = self.handle.pread_cached(self.size, self.position)
         return self._read

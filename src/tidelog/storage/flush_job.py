@@ -1,4 +1,4 @@
-"""FlushJob: one flush of a log. The loop chooses what to sync, any thread syncs it."""
+"""FlushJob: one flush of a log. The loop chooses the files, any thread syncs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.storage.log_segment import LOG, SNAPSHOT, LogSegment
 class CompletedSegment:
     """A segment that does not grow any more, with the contents of the files that a flush has to write.
 
-    The snapshot has the producers at the segment's end. An entry for the log file, without contents, means
+    The snapshot has the producers at the segment's end. An entry for the log file has no contents: it means
     that the file has to be truncated to its size.
     """
 
@@ -35,9 +35,9 @@ class CompletedSegment:
 
 
 class Syncs:
-    """Lets one flush of a log run at a time, and none after a failed sync.
+    """Allows one flush of a log at a time, and none after a failed sync.
 
-    The kernel reports a failed sync once: a second flush would succeed although data is lost.
+    The kernel reports a failed sync only once: a second flush would succeed although data is lost.
     """
 
     __slots__ = ("_failure", "_lock")
@@ -74,8 +74,8 @@ class FlushedLog(Protocol):
 class FlushJob:
     """Makes everything below `up_to` durable; after `run` the recovery point may move there.
 
-    The log writes the files of complete segments. It refuses if it was truncated, closed or moved meanwhile:
-    then the job ends without a result.
+    The log writes the files of complete segments (`FlushedLog.write_file`). If the log was truncated, closed
+    or moved meanwhile, it refuses, and the job ends without a result.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class FlushJob:
         self._removal = removal
 
     def run(self) -> None:
-        """OSError if the disk refuses: then nothing of it counts as durable."""
+        """Write and sync the files. After an OSError nothing of the flush counts as durable."""
         with self._syncs.next():
             self._run()
 

@@ -1,4 +1,4 @@
-"""FlushScheduler: has logs flushed off the loop, when flush.ms has passed or a segment is complete."""
+"""FlushScheduler: flushes logs off the loop, when flush.ms has passed or a segment is complete."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidelog.storage.log import Log
 
 
 class FlushScheduler:
-    """One flush of a log at a time. Without a scheduler nothing is flushed.
+    """Runs one flush of a log at a time. Without a scheduler nothing is flushed.
 
-    `on_error` is called when the disk refuses.
+    `on_error` is called with a log and the error of its disk.
     """
 
     __slots__ = ("_clock", "_closed", "_flushing", "_logs", "_on_error", "_rolled", "_scheduler")

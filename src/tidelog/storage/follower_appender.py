@@ -1,8 +1,8 @@
 """FollowerAppender: appends batches as the leader stored them, with their offsets and leader epochs.
 
-`check` reads the headers of everything that a fetch returned. `prepare` gives a place to the batches that fit
-into the active segment: one run, one write. Any thread checks the CRCs and writes (`PendingCopy.write`), and
-`finish` makes the run part of the log. Then the next run follows, in the next segment.
+`check` reads the headers of all fetched batches. `prepare` takes a run of them: those that fit into the
+active segment, for one write. Any thread checks the CRCs and writes (`PendingCopy.write`), and `finish` makes
+the run part of the log. The next run goes into the next segment.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class PendingCopy(PendingAppend):
         self.stop = stop
 
     def write(self) -> None:
-        """Check the CRCs and write, in any thread. CorruptMessage if a CRC is wrong; nothing is written."""
+        """Check the CRCs and write, in any thread.
+
+        With a wrong CRC, raises CorruptMessage and writes nothing.
+        """
         bad = first_bad_crc(self.data)
         if bad >= 0:
             offset = read_header(memoryview(self.data)[bad:]).base_offset
@@ -105,9 +108,9 @@ class FollowerAppender:
         self._listeners = listeners
 
     def check(self, data: memoryview) -> FetchedRecords | None:
-        """The whole batches in `data`; None if there are none. An incomplete last batch is left out.
+        """The whole batches in `data`, without an incomplete last one; None if there are none.
 
-        Raises CorruptMessage, OffsetsOutOfOrder or UnexpectedAppendOffset. CRCs are checked by the write.
+        Raises CorruptMessage, OffsetsOutOfOrder or UnexpectedAppendOffset. The write checks the CRCs.
         """
         status, columns, size = copied_batches(data)
         if status == BAD_OFFSET_RANGE:
@@ -127,7 +130,10 @@ class FollowerAppender:
         return records
 
     def prepare(self, records: FetchedRecords, now_ms: int) -> PendingCopy:
-        """Give a place to the next run of batches. KafkaStorageError if the disk refuses a new segment."""
+        """Reserve file positions for the next run of batches.
+
+        Raises KafkaStorageError if no segment can be created.
+        """
         appender, columns, row = self._appender, records.columns, records.next * COPIED_FIELDS
         base_offset, last_offset, size, _, timestamp = columns[row : row + 5]
         segment, segment_bytes = self._segments.active, self._local.config.segment_bytes
@@ -151,7 +157,7 @@ class FollowerAppender:
         return pending
 
     def finish(self, pending: PendingCopy) -> None:
-        """The bytes are in the file: the run becomes part of the log, which now ends behind it."""
+        """Make a written run part of the log: the log end offset moves behind it."""
         self._appender.let_go(pending)
         records, segment = pending.records, pending.segment
         columns, at, position = records.columns, pending.first, pending.position
@@ -219,7 +225,7 @@ class FollowerAppender:
                 segment.add_aborted(aborted)
 
     def abandon(self, pending: PendingCopy, error: BaseException) -> BaseException:
-        """The write failed: take the run back, and return the error to report."""
+        """Undo a run whose write failed; returns the error to report."""
         failure = self._appender.abandon(pending, error if isinstance(error, OSError) else None)
         return failure if isinstance(error, OSError) else error
 
@@ -232,10 +238,10 @@ class FollowerAppender:
         return AppendResult(records.first_offset, records.last_offset, -1, self._local.log_start_offset)
 
     def append_one(self, data: memoryview, clock: Clock) -> tuple[int, int] | None:
-        """Append a single batch to the active segment; returns its last offset and its leader epoch.
+        """Append a single usual batch to the active segment; returns its last offset and its leader epoch.
 
-        None, and nothing changes, if the data are not one whole batch, or if anything about it is out of the
-        ordinary. Raises KafkaStorageError if the disk refuses.
+        Returns None and changes nothing if the data is not one whole batch, or if the batch needs the checks
+        of `check` and `prepare`. Raises KafkaStorageError if the write fails.
         """
         status, columns, size = copied_batches(data)
         if status != OK or len(columns) != COPIED_FIELDS or size != len(data):
@@ -274,7 +280,7 @@ class FollowerAppender:
         return last_offset, epoch
 
     def append_rest(self, records: FetchedRecords, now_ms: int) -> None:
-        """Append the batches that are not appended yet, run by run."""
+        """Append the remaining batches, run by run."""
         while not records.is_appended:
             pending = self.prepare(records, now_ms)
             try:

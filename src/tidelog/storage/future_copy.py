@@ -1,7 +1,7 @@
 """FutureCopy: copies the files of a log to its future replica while the log is written and read.
 
-Segments are copied byte for byte, one after the other; the copy of the active one follows as it grows. Files
-of an earlier attempt are compared with the log and reused as far as they are the same. Methods with a `log`
+Segments are copied byte for byte, one after the other. The copy of the active segment grows with it. Files of
+an earlier attempt are compared with the log, and reused as far as they are equal. Methods with a `log`
 argument belong to the loop; the others run in any thread, one call at a time, mostly without the GIL.
 """
 
@@ -88,7 +88,7 @@ class FutureCopy:
         self._snapshots: set[int] = set()  # offsets of the copied snapshots
         self._small: dict[str, bytes] = {}  # small files on disk, and their contents
         self._linked = False  # the directory entry of the future replica is on disk
-        self.at_target = False  # whether an error is that of the copy's log folder, not of the log's
+        self.at_target = False  # whether an error came from the copy's log folder, not from the log's
         self.base_offset = -1  # of the segment being copied, or the lowest of the next one
         self.position = 0
         self.reading = -1  # base offset of the segment being read
@@ -115,7 +115,7 @@ class FutureCopy:
         return self.finished_bytes + self.position
 
     def next_offset(self, log: Log) -> int:
-        """The end offset of the copy, as far as the index knows it."""
+        """An offset near the end of the copy, from the offset index."""
         following = self._following(log)
         if not following:
             return log.log_end_offset
@@ -131,7 +131,7 @@ class FutureCopy:
         return segment.base_offset if relative is None else segment.base_offset + relative
 
     def log_state(self, log: Log) -> LogState:
-        """The state for `prepare` and `complete`; for `complete` appends must wait from now on."""
+        """The state of the log for `prepare` or `complete`. For `complete`, the appends must be held."""
         if log.generation != self.generation:
             self._start_over(log.generation)
         segments = list(log.segments)
@@ -174,7 +174,7 @@ class FutureCopy:
         return self._written - before
 
     def prepare(self, state: LogState) -> None:
-        """Sync the copy so far, so that `complete` has little left to do while appends wait."""
+        """Sync the copy so far, so that `complete` is short: appends wait for it."""
         self._sync()
         for segment in state.segments:
             if not segment.is_sealed:
@@ -243,7 +243,7 @@ class FutureCopy:
         return seen
 
     def _is_there(self, target: DiskFile, data: bytes) -> bool:
-        """Whether the file of an earlier attempt has the same bytes here; if not, it is truncated here."""
+        """Whether the file of an earlier attempt has the same bytes here. If not, truncate it here."""
         if target.pread(len(data), self.position) == data:
             return True
         target.truncate(self.position)
@@ -293,7 +293,10 @@ class FutureCopy:
             self._copy_small(f"{segment.base_offset:020d}{TRANSACTION_INDEX}")
 
     def _copy_active_indexes(self, segment: SegmentState) -> None:
-        """Copy the index files as they are: their newest entries are in memory, and a start rebuilds them."""
+        """Copy the index files without the newest entries, which are in memory.
+
+        The next start rebuilds them.
+        """
         for suffix in (OFFSET_INDEX, TIME_INDEX):
             name = f"{segment.base_offset:020d}{suffix}"
             self.at_target = False

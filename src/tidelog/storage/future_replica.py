@@ -1,7 +1,7 @@
-"""Future replicas: the copy of a partition in another log folder, until it takes the partition's place.
+"""Future replicas: the copy of a partition in another log folder, until it replaces the partition's log.
 
 A complete copy gets the file `move.complete` before it is renamed to the partition's name. If a crash leaves
-two folders of that name, the one with the file is newer: nothing was appended to the other since.
+two folders of that name, the folder with this file is the newer one.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class FutureReplica:
 
     @property
     def is_promoted(self) -> bool:
-        """Whether it has the partition's name."""
+        """Whether the copy has the partition's name, and is its log."""
         return self.replaced is not None
 
     def obsolete(self) -> tuple[LogDir, str]:
-        """The second folder of the partition: the copy, or once promoted the log that it replaced."""
+        """The folder to delete: of an unfinished copy, or of the log that a promoted copy replaced."""
         return self.replaced if self.replaced is not None else (self.log_dir, self.path)
 
 
 class PartitionFolder(Protocol):
-    """A partition's folder, as a start finds it."""
+    """A folder of a partition in a log folder, found at the start."""
 
     @property
     def log_dir(self) -> LogDir: ...
@@ -61,8 +61,8 @@ F = TypeVar("F", bound=PartitionFolder)
 def resolve_duplicates(disk: Disk, found: Sequence[F], *, all_online: bool) -> tuple[list[F], list[str]]:
     """Keep one folder of each partition: the complete copy if there are two.
 
-    Returns the folders to load and the paths to remove, renamed already. LogDirRefused if two folders hold a
-    partition and both or neither are marked as a complete copy.
+    Returns the folders to load, and the paths of the others, which are renamed for deletion. Raises
+    LogDirRefused if a partition has two folders and both or neither are marked as a complete copy.
     """
     marked = {id(one) for one in found if disk.exists(_marker(one))}
     kept: dict[PartitionKey, F] = {}

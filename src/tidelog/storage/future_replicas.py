@@ -33,7 +33,7 @@ class FutureReplicas:
         return list(self._futures.values())
 
     def found(self, futures: Iterable[FutureReplica]) -> None:
-        """Take over the copies that the last broker did not complete."""
+        """Add the unfinished copies that the start of the broker has found."""
         self._futures.update((future.key, future) for future in futures)
 
     def begin(self, key: PartitionKey, log_dir: LogDir) -> FutureReplica:
@@ -48,7 +48,7 @@ class FutureReplicas:
         return future
 
     def cancel(self, future: FutureReplica) -> None:
-        """Delete a copy; one that is promoted, or no longer in this map, stays as it is."""
+        """Delete a copy, unless it is promoted or not in this map any more."""
         if self._futures.get(future.key) is future and not future.is_promoted:
             del self._futures[future.key]
             try:
@@ -57,10 +57,10 @@ class FutureReplicas:
                 logger.error("a future replica is not deleted: %s", error)
 
     def promote(self, future: FutureReplica) -> list[DiskFile]:
-        """Rename the copy to the partition's name: from now on it is the log.
+        """Rename the copy to the partition's name, and let the log continue there.
 
-        Returns the open files of the replaced log, for the caller to close off the loop. OSError if the
-        rename fails; then nothing has changed.
+        Returns the open files of the replaced log, for the caller to close off the loop. If the rename fails,
+        raises OSError and changes nothing.
         """
         key = future.key
         log, log_dir = self._logs[key], self._logs.log_dir_of(key)
@@ -77,11 +77,11 @@ class FutureReplicas:
         self._deletions.delete_folder(*future.obsolete(), self._logs[future.key].config.file_delete_delay_ms)
 
     def forget(self, key: PartitionKey) -> FutureReplica | None:
-        """The move is complete, or its partition is deleted."""
+        """Remove a future replica from this map: its move is complete, or its partition was deleted."""
         return self._futures.pop(key, None)
 
     def forget_log_dir(self, log_dir: LogDir) -> None:
-        """A log folder is offline with the copies in it."""
+        """Remove the future replicas in a log folder that went offline."""
         for future in self.all():
             if future.log_dir is log_dir:
                 del self._futures[future.key]

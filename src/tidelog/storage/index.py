@@ -1,9 +1,9 @@
 """The sparse indexes of a segment: offset to file position, and timestamp to offset.
 
-The indexes of the active segment grow in memory, and are written when the segment is rolled or the log is
-closed: after a crash recovery reads the active segment and rebuilds its indexes. Indexes of older segments
-never change. A small one is held in memory; of a large one a search reads the blocks that it needs, and
-remembers the first entry of each.
+The indexes of the active segment grow in memory. They are written when the segment is rolled or the log is
+closed; after a crash, recovery reads the active segment and rebuilds them. Indexes of older segments never
+change. A small one is read into memory. A search in a large one reads the blocks that it needs, and caches
+the first entry of each.
 """
 
 from __future__ import annotations
@@ -170,7 +170,10 @@ class IndexFile:
     __slots__ = ("_block", "_block_number", "_entry", "_file", "_firsts", "_per_block", "_size", "count")
 
     def __init__(self, entry: struct.Struct, file: DiskFile | None, reads: Reads) -> None:
-        """None is an empty file. CorruptIndex if the size is not a multiple of the entry size."""
+        """Open an index; `file` is None for a missing one, which counts as empty.
+
+        Raises CorruptIndex if the size is not a multiple of the entry size.
+        """
         self._entry = entry
         self._size = size = 0 if file is None else file.size()
         _check_size(size, entry.size)
@@ -191,7 +194,7 @@ class IndexFile:
         return self._unpack(self._load(number, reads), place)
 
     def count_up_to(self, column: int, value: int, reads: Reads) -> int:
-        """How many entries have at most `value` in a column."""
+        """The number of entries with at most `value` in a column."""
         low, high = 0, -(-self.count // self._per_block)
         while low < high:
             middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """The leader epochs of a log with their start offsets, kept in `leader-epoch-checkpoint`.
 
-Epochs and start offsets both only rise. The flush that moves the recovery point writes the file: epochs below
-the recovery point are on disk, and recovery reads those above it from the batches.
+Epochs and their start offsets only rise. The flush that moves the recovery point writes the file: the file
+has all epochs below the recovery point, and recovery reads later ones from the batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LeaderEpochFileCache:
         self._path = f"{directory}/{LEADER_EPOCHS}"
 
     def load(self) -> None:
-        """Read the file; a missing one has no entries. CorruptCheckpoint if epochs or offsets do not rise."""
+        """Read the file, if it exists. Raises CorruptCheckpoint if epochs or offsets do not rise."""
         try:
             data = self._disk.read(self._path)
         except FileNotFoundError:
@@ -53,7 +53,7 @@ class LeaderEpochFileCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """`epoch` begins at `start_offset`; entries of a diverged log that contradict this are removed."""
+        """Add an epoch with its start offset, and remove the entries of a diverged log that contradict it."""
         if epoch < 0 or (epoch == self.latest and start_offset >= self._starts[-1]):
             return
         if epoch < self.latest:
@@ -66,7 +66,7 @@ class LeaderEpochFileCache:
         self._changed()
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch up to `epoch` and its end offset; (-1, -1) if it is not known."""
+        """The largest epoch up to `epoch`, and its end offset; (-1, -1) if there is none."""
         if epoch == NO_EPOCH or not self._epochs:
             return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
@@ -92,7 +92,10 @@ class LeaderEpochFileCache:
             self._changed()
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forget epochs that ended before `offset`, the new log start; the epoch of `offset` starts there."""
+        """Forget epochs that ended before the new log start offset.
+
+        The epoch of `offset` begins there now.
+        """
         covered = bisect_right(self._starts, offset)
         if covered == 0 or (covered == 1 and self._starts[0] == offset):
             return
@@ -105,7 +108,7 @@ class LeaderEpochFileCache:
         self._changed()
 
     def encoded_if_changed(self) -> tuple[int, bytes] | None:
-        """The contents to write and the number of their last change; None if the file has them."""
+        """The contents of the file and the number of their last change; None if the file is up to date."""
         if self.saved_changes == self.changes:
             return None
         return self.changes, encode_epochs(zip(self._epochs, self._starts, strict=True))
@@ -117,7 +120,7 @@ class LeaderEpochFileCache:
             self.write(*pending)
 
     def write(self, change: int, data: bytes) -> None:
-        """Write the file, in any thread. Contents older than those written are skipped."""
+        """Write the file, in any thread, unless it has newer contents already."""
         with self._writing:
             if change > self.saved_changes:
                 self._disk.atomic_write(self._path, data)

@@ -1,9 +1,9 @@
-"""The segments of one partition and their files: rolled, removed, replaced, cut back, closed.
+"""LocalLog: the segments of one partition and their files.
 
-Segments follow each other without overlap, and only the active one, the last, grows. A crash at any step
-leaves files that load right: what must not come back is renamed before something else is made durable that
-relies on it. Methods raise OSError where the disk refuses. They belong to the thread that owns the log, but
-for those that say so.
+It rolls, removes, replaces and truncates segments. Segments do not overlap, and only the last one, the active
+segment, grows. A crash at any step leaves files that load correctly: files that must not reappear are renamed
+before anything that relies on it is made durable. Methods raise the OSError of the disk. They belong to the
+thread that owns the log, except where a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LocalLog:
     # -- the active segment
 
     def roll_to(self, base_offset: int, producers: bytes, now_ms: int) -> LogSegment:
-        """Begin a segment. Nothing is written to the one before: the flush that follows sees to its files.
+        """Begin a segment. The next flush writes the files of the segment before it.
 
         `producers` is the snapshot of the producers below the offset.
         """
@@ -89,7 +89,10 @@ class LocalLog:
         return LogSegment.create(self.disk, self._files, self.dir, base_offset, index_bytes, now_ms)
 
     def take_back_roll(self) -> None:
-        """Remove an active segment that no append has reached. The one before it grows again in any case."""
+        """Remove the active segment, which no append has reached.
+
+        The one before it grows again, also after an error.
+        """
         with self.lock:
             removed = self.segments.remove_from(len(self.segments) - 1)[0]
         self.segments.active.snapshot_to_write = None
@@ -99,7 +102,8 @@ class LocalLog:
             for path in removed.existing_files():
                 self.disk.unlink(path)
         except OSError as error:
-            # The segment before it will hold its offsets: a start that finds both would end the log here.
+            # The segment before it will get these offsets. If the next start found both, it would end the log
+            # here.
             raise OSError(errno.EIO, f"a segment cannot be removed: {error}", removed.path(LOG)) from error
         finally:
             removed.close()
@@ -107,7 +111,10 @@ class LocalLog:
     # -- removal at the start, off the loop
 
     def remove_first(self, count: int, failed: Callable[[OSError], None]) -> None:
-        """Drop the oldest segments. Their files follow; `failed` hears where the disk refuses that."""
+        """Drop the oldest segments now and their files later.
+
+        Calls `failed` if the files cannot be removed.
+        """
         removed = self.segments.remove_first(count)
         removal = self._pending_removal(failed)
         self._keep_producers(removed, removal)
@@ -122,10 +129,10 @@ class LocalLog:
         return self._removal
 
     def _keep_producers(self, removed: list[LogSegment], removal: Removal) -> None:
-        """Segments leave at the log's start: what comes first then needs the snapshot of those before it.
+        """Make the snapshots at the ends of removed segments durable, before the segments go.
 
-        Without it a crash would forget transactions that began in what is gone, and that they were aborted.
-        Each of them may be the last that goes before the crash.
+        A recovery that begins after a removed segment needs its snapshot, for the transactions that began
+        there and for the aborted ones. A crash may come after each of the removals, so each snapshot counts.
         """
         bases = [*(segment.base_offset for segment in removed[1:]), self.segments[0].base_offset]
         snapshots: list[tuple[int, bytes | None]] = []
@@ -141,7 +148,10 @@ class LocalLog:
             removal.do_before(lambda: self.write_snapshots(snapshots))
 
     def write_snapshots(self, snapshots: list[tuple[int, bytes | None]]) -> None:
-        """In any thread: make snapshots durable that nobody else writes; None is written already."""
+        """Write and sync snapshots, in any thread.
+
+        A snapshot with the data None is written, but not synced.
+        """
         for base, data in snapshots:
             with self.lock:
                 if self.closed:
@@ -152,7 +162,7 @@ class LocalLog:
             try:
                 self.disk.fsync(path)
             except FileNotFoundError:
-                pass  # there was no need for one
+                pass  # the segment needed no snapshot
         self.disk.fsync_dir(path.rpartition("/")[0])
 
     def _rename_later(self, removal: Removal) -> None:
@@ -164,21 +174,21 @@ class LocalLog:
             self.rename_removed()
 
     def retry_removal(self) -> None:
-        """What was in the way of an earlier removal may have passed."""
+        """Try an earlier removal of files again, if one has failed."""
         if self._removal is not None:
             self._rename_later(self._removal)
 
     @property
     def unfinished_removal(self) -> Removal | None:
-        """What still has to lose its name."""
+        """The removal whose files are not renamed yet, or None."""
         return None if self._removal is None or self._removal.is_done else self._removal
 
     def rename_removed(self) -> None:
-        """Do now what was left for later, because what comes next must not overtake it."""
+        """Rename the removed files now, before a step that must not overtake the removal."""
         self.unlink_later(*self.rename_removed_here())
 
     def rename_removed_here(self) -> tuple[list[str], list[DiskFile]]:
-        """The same in any thread; returns what is left to `unlink_later`."""
+        """`rename_removed` in any thread; returns the arguments for `unlink_later`."""
         removal, self._removal = self._removal, None
         if removal is None:
             return [], []
@@ -190,7 +200,7 @@ class LocalLog:
         return removal.take()
 
     def _forget_removed(self) -> None:
-        """The folder goes or is not used any more, and with it what was to be renamed there."""
+        """Give the unfinished removal up: the folder is deleted, or not used any more."""
         if self._removal is not None:
             self._removal.give_up()
             self._removal = None
@@ -223,14 +233,14 @@ class LocalLog:
     # -- truncation at the end
 
     def begin_truncation(self) -> None:
-        """What a flush has still to write is of a log that is no more."""
+        """Begin a new generation, so that a running flush writes no more files of the old one."""
         with self.lock:
             self.generation += 1
 
     def truncate_to(self, offset: int) -> tuple[list[str], list[DiskFile]]:
-        """Drop the batches that reach to `offset`, which some segment holds, or behind it, in any thread.
+        """Drop the batches that end at `offset` or later, in any thread. A segment has this offset.
 
-        Returns what is left to `unlink_later`.
+        Returns the arguments for `unlink_later`.
         """
         at = self.segments.find(offset)
         removed: tuple[list[str], list[DiskFile]] = ([], [])
@@ -242,7 +252,7 @@ class LocalLog:
     def start_anew_at(self, offset: int, now_ms: int) -> tuple[list[str], list[DiskFile]]:
         """Drop every segment, and begin an empty one at `offset`, in any thread.
 
-        The new one comes first where its name is free: a full disk must not leave a log without segments.
+        The new segment is created first, if its name is free: on a full disk the log must keep its segments.
         """
         segments = self.segments
         new = None if segments.contains_base(offset) else self._new_segment(offset, now_ms)
@@ -256,7 +266,7 @@ class LocalLog:
         return removed
 
     def _remove_for_good(self, segments: list[LogSegment]) -> tuple[list[str], list[DiskFile]]:
-        """Segments behind the end must not come back by a crash: others will take their offsets."""
+        """Remove segments durably: others will get their offsets, so a crash must not bring them back."""
         renamed: list[str] = []
         held: list[DiskFile] = []
         for segment in segments:
@@ -265,14 +275,14 @@ class LocalLog:
         self.disk.fsync_dir(self.dir)
         return renamed, held
 
-    # -- cleaned segments take the place of those they were made from
+    # -- replacing segments by cleaned ones
 
     def replace(self, old: list[LogSegment], cleaned: CleanedFiles) -> bool:
-        """Swap files that are on disk under their names with `.cleaned` for segments that follow each other.
+        """Replace consecutive segments by a cleaned one, whose files are on disk with the suffix `.cleaned`.
 
-        False, and nothing is changed, where those segments are no longer all there. From the first `.swap` on
-        a start completes what a crash interrupts. Older segments go first, so that no record comes back
-        without the later ones that speak of its key.
+        Returns False and changes nothing if a segment has been removed since. From the first rename to
+        `.swap` on, the next start completes a swap that a crash interrupts. Older segments are removed first:
+        a record must not reappear without the later records of its key.
         """
         at = self.segments.find(old[0].base_offset)
         present = [self.segments[i] for i in range(at, min(at + len(old), len(self.segments)))]
@@ -280,8 +290,10 @@ class LocalLog:
         if self.closed or not same or old[-1] is self.segments.active:
             return False
         if self._removal is not None and self._removal.syncs:
-            return False  # that is not waited for here, and soon over
-        # Records that retention dropped must not come back without the tombstones that cleaning drops.
+            return (
+                False  # a removal waits for a sync, which is too long for the loop: the cleaner tries again
+            )
+        # Records that retention has dropped must not reappear without the tombstones that cleaning drops.
         self.rename_removed()
         new = LogSegment.of_cleaned(
             self.disk, self._files, self.dir, cleaned, self.config.segment_index_bytes
@@ -296,7 +308,7 @@ class LocalLog:
             for path in paths:
                 self.disk.rename(path + SWAP, path)
         except OSError as error:
-            # Names and memory no longer agree: whatever the reason was, the folder cannot be used further.
+            # The file names and the segments in memory differ now: the folder cannot be used any more.
             raise OSError(errno.EIO, f"half of a swap: {error}", self.dir) from error
         self.unlink_later(renamed, held)
         return True
@@ -309,10 +321,10 @@ class LocalLog:
             renamed += self._rename_deleted(segment.existing_files() if same else self._leaving(segment))
         return renamed
 
-    # -- the end of its life in a folder
+    # -- closing, deleting and moving
 
     def release(self) -> None:
-        """Let go of all files without writing anything."""
+        """Close all files without a write."""
         with self.lock:
             self.closed = True
         self._forget_removed()
@@ -320,19 +332,19 @@ class LocalLog:
             segment.close()
 
     def release_files(self) -> None:
-        """Keep no descriptor while nobody uses the log: they are opened again when needed."""
+        """Close all files until the next access opens them again."""
         for segment in self.segments:
             segment.release_files()
             self._files.forget(segment)
 
     def rename_for_deletion(self) -> str:
-        """Give the folder a name that is no partition's; returns the new path."""
+        """Rename the folder for its deletion; returns the new path."""
         target = path_for_deletion(self.dir)
         self.disk.rename(self.dir, target)
         return target
 
     def leave_files(self) -> list[DiskFile]:
-        """Let go of files that lie in another folder now; those that were open are given back."""
+        """Leave the files of the old folder; returns those that were open, for the caller to close."""
         held: list[DiskFile] = []
         for segment in self.segments:
             held += segment.close()
@@ -340,7 +352,7 @@ class LocalLog:
         return held
 
     def moved_to(self, directory: str) -> None:
-        """Everything from now on is done in another folder. To be called with the lock held."""
+        """Continue in another folder. The caller holds the lock."""
         self.dir = directory
         self.snapshots.moved(directory)
         for segment in self.segments:

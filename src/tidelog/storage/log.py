@@ -1,9 +1,9 @@
-"""The log of one partition: batches appended at its end, read from any offset, dropped from its start.
+"""Log: the log of one partition (Kafka's UnifiedLog).
 
-Invariant: log start offset <= last stable offset <= high watermark <= log end offset. A log consists of its
-segments and their files (LocalLog), its appends (LogAppender, FollowerAppender), its recovery point
-(LogFlusher), its producers and its leader epochs. All of it belongs to one thread, but for
-`PendingAppend.write`, `FlushJob.run` and the steps of a Truncation that say so.
+It appends at the end, reads anywhere, deletes at the start. Invariant: log start offset <= last stable offset
+<= high watermark <= log end offset. A log consists of its segments and their files (LocalLog), its appends
+(LogAppender, FollowerAppender), its recovery point (LogFlusher), its producers and its leader epochs. All of
+it belongs to one thread, except for `PendingAppend.write`, `FlushJob.run` and some steps of a Truncation.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class Log:
         self.high_watermark = loaded.log_start_offset
         self.last_stable_offset = loaded.log_start_offset
         self.is_truncating = False
-        # A crash, or the cleaner, left no records from this offset to the next one. A follower fetches them
-        # again; None if there is no such doubt. A file keeps it over restarts (`forget_gap`).
+        # From this offset on, records are missing: a crash lost them, or the cleaner removed them. A follower
+        # fetches from there again. None if the log has no such gap. A file keeps it over restarts
+        # (`forget_gap`).
         self.gap = loaded.gap
         self._listeners = LogListeners(self)
         self._local = LocalLog(directory, config, loaded, disk=disk, files=files, rng=rng)
@@ -123,7 +124,7 @@ class Log:
         high_watermark: int = 0,
         rng: random.Random | None = None,
     ) -> Log:
-        """The log in a folder, which may be empty or left by a crash (`clean` False)."""
+        """Open the log in a folder, which may be empty. `clean` is False after a crash."""
         loaded = load_log(
             disk,
             files,
@@ -138,7 +139,7 @@ class Log:
         log.update_high_watermark(high_watermark)
         job = log.begin_flush() if loaded.gap is not None else None
         if job is not None:
-            # Another crash, when the log is no longer compacted, must not take what comes from now on.
+            # The log may not be compacted any more at the next crash, which must not truncate new records.
             job.run()
             log.end_flush(job, now_ms)
         return log
@@ -150,9 +151,9 @@ class Log:
         self.producers.set_expiration(config.producer_id_expiration_ms)
 
     def set_topic_id(self, topic_id: bytes, *, durably: bool = True) -> None:
-        """Remember which topic this is: a log belongs to one topic for life.
+        """Set the topic id, which never changes again.
 
-        A new log need not do so durably: until its first flush nothing of it is, and the flush sees to it.
+        A new log need not write it durably (`durably` False): the first flush syncs it with the records.
         """
         path, data = f"{self.dir}/{PARTITION_METADATA}", encode_partition_metadata(topic_id)
         if durably:
@@ -163,25 +164,25 @@ class Log:
         self._flusher.topic_id_is_loose = not durably
 
     def listen(self, listener: LogListener) -> None:
-        """Tell `listener` what happens to the log from now on, once however often this is called."""
+        """Add a listener for the events of the log, unless it is added already."""
         self._listeners.add(listener)
 
     def append_as_follower(self, data: bytes | bytearray | memoryview, now_ms: int) -> AppendResult | None:
-        """Append whole batches as the leader stored them, in one go; None if there are none."""
+        """Append whole batches of the leader unchanged, with all steps at once; None if there are none."""
         return self.follower_appender.append(data, now_ms)
 
     def storage_error(self, what: str, error: OSError) -> KafkaStorageError:
-        """The error to raise for a disk that refused in another thread; listeners hear of it first."""
+        """Report an error of the disk from another thread to the listeners; returns the error to raise."""
         return self._listeners.storage_error(f"{self.dir} {what}", error)
 
     # -- segments
 
     def roll(self, now_ms: int) -> LogSegment:
-        """Begin a new segment at the log's end, unless the active one is empty already."""
+        """Begin a new segment at the log end, unless the active one is empty."""
         return self.appender.roll(now_ms)
 
     def replace_segments(self, old: list[LogSegment], cleaned: CleanedFiles) -> bool:
-        """Let a cleaned segment take the place of those it was made from; see `LocalLog.replace`."""
+        """Replace segments by the cleaned one that was made from them; see `LocalLog.replace`."""
         if self.is_truncating:
             return False
         with self._listeners.disk_errors(f"{self.dir}: cleaned segments cannot be swapped"):
@@ -190,11 +191,11 @@ class Log:
     # -- high watermark and leader epochs
 
     def commit_all(self) -> None:
-        """Everything in the log is committed: the high watermark is its end."""
+        """Move the high watermark to the log end."""
         self._commit(self._local.log_end_offset)
 
     def update_high_watermark(self, offset: int) -> int:
-        """Move the high watermark, within the log; the last stable offset follows it."""
+        """Move the high watermark, within the bounds of the log, and the last stable offset with it."""
         local = self._local
         start, end = local.log_start_offset, local.log_end_offset
         if offset < start:
@@ -219,22 +220,24 @@ class Log:
         self.leader_epochs.assign(epoch, start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch` and the offset behind its last batch; (-1, -1) if unknown."""
+        """The largest known epoch up to `epoch`, and the offset after its last batch; (-1, -1) if there is
+        none.
+        """
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # -- flush
 
     def begin_flush(self, up_to: int | None = None) -> FlushJob | None:
-        """What has to be synced so that everything below `up_to` is durable; None when it is already.
+        """The job that makes everything below `up_to` durable; None if it is durable already.
 
-        None as well while the log is truncated: the truncation syncs what it cuts.
+        Also None during a truncation, which syncs the files that it cuts.
         """
         if self.is_truncating:
             return None
         return self._flusher.begin(self.log_end_offset if up_to is None else min(up_to, self.log_end_offset))
 
     def end_flush(self, job: FlushJob, now_ms: int) -> None:
-        """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
+        """Move the recovery point after `job.run`, unless the log was truncated meanwhile."""
         self._listeners.log_flushed(job)
         self._flusher.end(job, self.log_end_offset, now_ms)
 
@@ -248,7 +251,7 @@ class Log:
     # -- the start of the log moves
 
     def delete_records_before(self, offset: int) -> int:
-        """Let the log start at `offset` or behind it; returns that offset. -1 is the high watermark."""
+        """Move the log start offset up to `offset`, or to the high watermark for -1; returns that target."""
         if offset == -1:
             offset = self.high_watermark
         if offset > self.high_watermark or offset < 0:
@@ -269,7 +272,7 @@ class Log:
         self._listeners.log_start_moved()
 
     def delete_old_segments(self, now_ms: int, reads: Reads = WAITING) -> int:
-        """Drop segments that retention no longer wants; how many went. Their files follow."""
+        """Drop the segments that retention selects; returns their number. Their files are removed later."""
         if self.is_truncating:
             return 0
         count = count_deletable(
@@ -282,7 +285,7 @@ class Log:
             reads=reads,
         )
         pending = self.appender.first_pending
-        if pending is not None:  # what is being written to stays: a busy log is never without such a segment
+        if pending is not None:  # a segment with unfinished appends stays, so that a busy log always has one
             count = min(count, self.segments.find(pending.segment.base_offset))
         with self._listeners.disk_errors(f"{self.dir}: segments cannot be removed"):
             if count == 0:
@@ -301,9 +304,10 @@ class Log:
     # -- the end of the log moves back
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drop every batch that reaches to `offset` or behind it; whether the end moved.
+        """Drop the batches that end at `offset` or later; returns whether the log end moved.
 
-        The log then ends at `offset`, or where the batch began that holds it: batches are never split.
+        The log then ends at `offset`, or at the base offset of the batch with this offset: batches are never
+        split.
         """
         if offset >= self.log_end_offset:
             self.forget_empty_epoch()
@@ -312,28 +316,30 @@ class Log:
         return True
 
     def forget_empty_epoch(self) -> None:
-        """Forget a leader epoch without batches.
+        """Forget the latest leader epoch if it has no batches.
 
-        This replica was the leader and appended nothing before another one was elected: the new leader does
-        not know the epoch.
+        This replica led with it, and appended nothing before the next election. The new leader does not know
+        it.
         """
         self._forget_end(self.log_end_offset)
 
     def _forget_end(self, offset: int) -> None:
-        """The log ends at `offset`: forget leader epochs from there on, and a gap that begins there."""
+        """Forget the leader epochs and the gap that begin at `offset`, the new log end, or later."""
         self.leader_epochs.truncate_from_end(offset)
         if self.gap is not None and offset <= self.gap:
             self.forget_gap()
 
     def forget_gap(self) -> None:
-        """The log has no gap, or its followers have it too."""
+        """Forget the gap: it is filled, or this log leads and its followers take it over."""
         if self.gap is not None:
             self.gap = None
-            with suppress(OSError):  # with the file, a follower fetches more than it has to after a restart
+            with suppress(
+                OSError
+            ):  # if the file stays, a follower fetches more than necessary after a restart
                 self.disk.unlink(f"{self.dir}/{GAP}")
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything; the log goes on, empty, at `offset`."""
+        """Drop all records and continue, empty, at `offset`."""
         self._truncate(self.truncation_fully(offset, now_ms))
 
     def _truncate(self, truncation: Truncation) -> None:
@@ -357,13 +363,13 @@ class Log:
         return self._listeners.log_truncated() if self._flusher.lower(offset) else []
 
     def truncated(self, offset: int, producers: ProducerStateManager) -> None:
-        """The files end at `offset`, and these are the producers there."""
+        """Adopt the end of a truncation: the files end at `offset`, where the log has these producers."""
         self._end_at(offset)
         self.producers.replace_by(producers)
         self.update_high_watermark(self.high_watermark)
 
     def started_anew(self, offset: int) -> None:
-        """The log is empty and begins at `offset`."""
+        """Adopt the end of a full truncation: the log is empty and begins at `offset`."""
         self._local.log_start_offset = offset
         self._end_at(offset)
         self.leader_epochs.clear()
@@ -378,10 +384,10 @@ class Log:
         self._forget_end(offset)
         self.is_truncating = False
 
-    # -- the end of its life in a folder
+    # -- closing, deleting and moving
 
     def close(self, now_ms: int) -> None:
-        """Everything to disk, with a snapshot of the producers at its end; unfinished appends are lost."""
+        """Write everything to disk, with a producer snapshot at the log end. Unfinished appends are lost."""
         if self.closed:
             return
         pending = self.appender.first_pending
@@ -394,17 +400,17 @@ class Log:
         self._local.release()
 
     def release(self) -> None:
-        """Let go of all files without writing anything."""
+        """Close all files without a write."""
         self._local.release()
 
     def release_files(self) -> None:
-        """Keep no descriptor while nobody uses the log: they are opened again when needed."""
+        """Close all files until the next access opens them again."""
         self._local.release_files()
 
     def delete(self) -> str:
-        """Close the log and rename its folder so that it is no partition any more; returns the new path.
+        """Close the log and rename its folder for deletion; returns the new path.
 
-        Once the folder above is synced it stays so, whatever happens.
+        The deletion is durable when the log folder above is synced.
         """
         self._local.release()
         with self._listeners.disk_errors(f"{self.dir} cannot be renamed for deletion"):
@@ -413,16 +419,16 @@ class Log:
         return target
 
     def moved_to(self, directory: str) -> list[DiskFile]:
-        """The same files lie in another folder: everything from now on is done there.
+        """Continue in another folder, which has a copy of the files.
 
-        Descriptors of the old files are given back, for the caller to close; whoever reads a slice keeps his.
+        Returns the open files of the old folder, for the caller to close. A slice keeps its own file open.
         """
         held = self._local.leave_files()
         self._moved(directory)
         return held
 
     def _moved(self, directory: str) -> None:
-        """What is still written on its way out must not reach the next log of this name."""
+        """Refuse later writes of running flushes: they must not reach a new log of the same name."""
         with self._local.lock:
             self._local.moved_to(directory)
             self.leader_epochs.moved(directory)
@@ -438,10 +444,10 @@ class Log:
         min_one_message: bool = True,
         reads: Reads = WAITING,
     ) -> ReadResult:
-        """Batches from the one that holds `offset` on, below `max_offset`, the last maybe cut.
+        """Read batches from the one with `offset` on, below `max_offset`. The last one may be incomplete.
 
-        Where the first does not fit there is nothing, unless `min_one_message` asks for it all the same: a
-        reader that got only a part of it could neither use that nor get on.
+        If the first batch is larger than `max_bytes`, the result is empty, or with `min_one_message` the
+        whole batch. Part of a batch would be useless, and the reader could never continue.
         """
         log_end_offset = self.log_end_offset
         if offset > log_end_offset or offset < self.log_start_offset:
@@ -456,13 +462,13 @@ class Log:
         return read_batches(self.segments, offset, max_bytes, max_offset, min_one_message, reads)
 
     def upper_bound(self, result: ReadResult, reads: Reads = WAITING) -> int:
-        """An offset that nothing of what was read reaches, as near as the index knows."""
+        """An offset above all batches of a read, as near as the offset index can say."""
         return upper_bound(self.segments, self.log_end_offset, result, reads)
 
     def aborted_transactions(
         self, start: int, end_offset: int, reads: Reads = WAITING
     ) -> list[AbortedTransaction]:
-        """Transactions that were aborted and touch the offsets from `start` up to `end_offset`."""
+        """The aborted transactions with offsets from `start` up to `end_offset`."""
         return aborted_transactions(self.segments, start, end_offset, reads)
 
     def offset_for_timestamp(
@@ -475,7 +481,7 @@ class Log:
     def max_timestamp(self, reads: Reads = WAITING) -> TimestampAndOffset | None:
         return greatest(self.segments, self.log_start_offset, self.log_end_offset, reads)
 
-    # -- what others look at
+    # -- properties
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
@@ -506,12 +512,12 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """Another one each time the end moves back: what was read of the log before may not be in it now."""
+        """A number that changes with each truncation. Records read in an older generation may be gone."""
         return self._local.generation
 
     @property
     def remover(self) -> FileRemover | None:
-        """Renames and unlinks its files off the loop; without it that is done at once."""
+        """Renames and unlinks files off the loop. Without a remover this happens at once."""
         return self._local.remover
 
     @remover.setter
@@ -525,7 +531,7 @@ class Log:
 
     @property
     def recovery_point_to_keep(self) -> int:
-        """The recovery point as checkpoints may say it."""
+        """The recovery point for checkpoints; see `LogFlusher.recovery_point_to_keep`."""
         return self._flusher.recovery_point_to_keep
 
     @property
@@ -542,11 +548,11 @@ class Log:
 
     @property
     def has_pending(self) -> bool:
-        """Whether prepared appends are still to be finished."""
+        """Whether a prepared append is not finished yet."""
         return self.appender.first_pending is not None
 
     @property
     def starts_with_its_files(self) -> bool:
-        """Whether a start that finds the files of now knows from them where the log starts."""
+        """Whether the next start can learn the log start offset from the file names alone."""
         is_removing = self._local.unfinished_removal is not None
         return self.log_start_offset <= self.segments[0].base_offset and not is_removing

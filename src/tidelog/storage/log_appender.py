@@ -1,8 +1,8 @@
-"""The appends of a log, each in three steps, so that its bytes can be written off the loop.
+"""LogAppender: appends batches to a log in three steps, so that the bytes can be written off the loop.
 
-`prepare` assigns offsets and a place in the file, `PendingAppend.write` writes, and `finish` makes the batch
-part of the log, or `abandon` takes it back. Appends finish in the order in which they were prepared. All but
-`PendingAppend.write` belongs to the thread that owns the log.
+`prepare` assigns offsets and a file position, `PendingAppend.write` writes, and `finish` makes the batch part
+of the log; after a failed write, `abandon` undoes the append. Appends finish in the order in which they were
+prepared. Everything but `PendingAppend.write` belongs to the thread that owns the log.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ class LogAppender:
         transaction_version: int = 0,
         reads: Reads = CACHED,
     ) -> PendingAppend | DuplicateBatch:
-        """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
+        """Assign offsets and a file position to a batch; a duplicate gets the result of the original.
 
-        `guard` is the verification of a transaction that begins with this batch. `transaction_version` is
-        the version of the transaction that a marker ends. NotCached if the disk has to be read to know a
-        duplicate.
+        `guard` is the verification of a transaction that begins with this batch, `transaction_version` the
+        version of the transaction that a marker ends. Raises NotCached if the check for a duplicate needs the
+        disk.
         """
         data, size, attributes, last_offset_delta, max_timestamp, producer_id, _, _ = batch
         entry = marker = None
@@ -169,20 +169,20 @@ class LogAppender:
         return pending
 
     def _search_producer(self, producer_id: int, reads: Reads) -> None:
-        """Look up the last five batches of a producer in the log, of which a snapshot had only the last."""
+        """Search the log for the last five batches of a producer; a snapshot has only the last one."""
         producers = self._producers
         try:
             earlier = earlier_batches(self._segments, producers.entries[producer_id], reads)
         except OSError as error:
-            # Without the cause: this batch alone fails, others may be appended.
+            # No OSError as its cause: this batch fails alone, and the others may be appended.
             reason = f"{self._name}: the batches of producer {producer_id} cannot be read: {error}"
             raise KafkaStorageError(reason) from None
         producers.remember(producer_id, earlier)
 
     def finish(self, pending: PendingAppend, now_ms: int) -> AppendResult:
-        """The bytes are in the file: the batch becomes part of the log, which now ends behind it.
+        """Make a written batch part of the log: the log end offset moves behind it.
 
-        Nothing here opens or writes a file: there is nothing that may fail once the log end has moved.
+        Nothing in here opens or writes a file, so nothing can fail after the log end has moved.
         """
         outstanding = self._outstanding
         base_offset = pending.base_offset
@@ -239,7 +239,7 @@ class LogAppender:
         )
 
     def write(self, pending: PendingAppend, now_ms: int) -> AppendResult:
-        """Write an append and finish it; KafkaStorageError where it is given up instead."""
+        """Write an append and finish it. If the write fails, abandon it and raise KafkaStorageError."""
         try:
             pending.file.pwrite(pending.data, pending.position)
         except OSError as error:
@@ -247,7 +247,7 @@ class LogAppender:
         return self.finish(pending, now_ms)
 
     def write_all(self, pending: Sequence[PendingAppend], now_ms: int) -> list[AppendResult]:
-        """The same for consecutive appends, which succeed or fail together."""
+        """Write and finish consecutive appends, which succeed or fail together."""
         try:
             write_together(pending)
         except OSError as error:
@@ -266,9 +266,9 @@ class LogAppender:
         offset_of_max_timestamp: int,
         index_due: bool,
     ) -> None:
-        """A segment grew to `end`. Its last batch has these offsets and begins at `position`.
+        """Note that a segment grew to `end`. Its last batch has these offsets and begins at `position`.
 
-        That batch gets an index entry where one is due. `since_index` bytes count for the next entry.
+        With `index_due`, this batch gets an index entry. `since_index` bytes count for the next entry.
         """
         if max_timestamp > segment.max_timestamp:
             segment.max_timestamp = max_timestamp
@@ -281,22 +281,22 @@ class LogAppender:
         segment.last_batch_position = position
 
     def abandon(self, pending: PendingAppend, error: BaseException | None = None) -> KafkaStorageError:
-        """The write failed: cut the file back, and take the error to answer with.
+        """Undo an append whose write failed, and truncate the file; returns the error to answer.
 
-        Appends that were prepared after this one fail with it.
+        The appends that were prepared after this one fail with it.
         """
         failure = KafkaStorageError(f"{pending.file.path} cannot be written: {error or 'append given up'}")
         failure.__cause__ = error
         if pending.cancelled:
             return failure
-        outstanding, given_up = self._outstanding, []
+        outstanding, abandoned = self._outstanding, []
         while not pending.cancelled:
             last = outstanding.pop()
             last.cancelled = True
-            given_up.append(last.batch)
+            abandoned.append(last.batch)
             if last.undo is not None:
                 self._producers.restore(last.batch.producer_id, last.undo)
-        for batch in reversed(given_up):
+        for batch in reversed(abandoned):
             self._refuse(batch, failure)
         while self._segments.active is not pending.segment:
             try:
@@ -310,12 +310,12 @@ class LogAppender:
         return failure
 
     def _refuse(self, batch: CheckedBatch, error: KafkaStorageError) -> None:
-        """The disk has no place for a batch, or not for one before it."""
+        """Refuse the batches in flight behind this one with the same error."""
         if batch.producer_id >= 0 and not batch.attributes & CONTROL_FLAG:
             self._producers.refuse(Sequences.of(batch), error)
 
     def _cut_back(self, segment: LogSegment, file: DiskFile, position: int) -> None:
-        """Let a segment end where a write began that failed."""
+        """Truncate a segment to the position where the failed write began."""
         segment.write_position = position
         segment.has_loose_tail = True
         try:
@@ -328,10 +328,10 @@ class LogAppender:
     def put(
         self, data: WritableBuffer, size: int, last_offset_delta: int, max_timestamp: int, leader_epoch: int
     ) -> int:
-        """Give a batch its offsets, write it, and let the log end behind it: the three steps in one.
+        """Append a batch, with the three steps in one; returns its base offset.
 
-        Returns the base offset; -1 if it may begin a segment, or an append is under way: nothing has changed
-        then. The caller has checked the batch, and tells its producer.
+        Returns -1 and changes nothing if the batch may begin a segment, or if an append is under way. The
+        caller has checked the batch, and updates the state of its producer.
         """
         segment, base_offset = self._segments.active, self.next_offset
         position, last_offset = segment.write_position, base_offset + last_offset_delta
@@ -365,7 +365,7 @@ class LogAppender:
         return base_offset
 
     def _write_at(self, segment: LogSegment, position: int, data: Buffer) -> None:
-        """Write at the end of a segment. If the disk refuses, the segment ends where it did."""
+        """Write at the end of a segment. If the write fails, the segment keeps its end."""
         file = segment.file
         try:
             file.pwrite(data, position)
@@ -385,10 +385,10 @@ class LogAppender:
         leader_epoch: int,
         now_ms: int,
     ) -> list[TurnOutcome]:
-        """Append clients' batches that lie one behind the other in `data`, with as few writes as possible.
+        """Append clients' batches, which follow each other in `data`, with as few writes as possible.
 
-        Returns the base offset of each batch, or its duplicate or error. Once a write has failed, the batches
-        after it fail with it.
+        Returns the base offset of each batch, or its duplicate or error. When a write fails, all later
+        batches fail with it.
         """
         assert not self._outstanding
         outcomes: list[TurnOutcome] = []
@@ -401,7 +401,7 @@ class LogAppender:
                 break
             outcomes += offsets
             at += size
-            if not offsets:  # it begins a segment, its producer is new, or it is out of sequence
+            if not offsets:  # the batch begins a segment, its producer is new, or it is out of sequence
                 batch = _joined(batches[first], data, at)
                 try:
                     outcomes.append(self._append_one(batch, leader_epoch, now_ms))
@@ -424,7 +424,9 @@ class LogAppender:
     def _append_run(
         self, batches: list[CheckedBatch], first: int, data: bytearray, at: int, leader_epoch: int
     ) -> tuple[Sequence[int], int]:
-        """Append what follows each other without anything out of the ordinary: its offsets, and its size."""
+        """Append the usual batches from `first` on, up to one that needs `_append_one`; returns offsets and
+        size.
+        """
         segment, producers, base_offset = self._segments.active, self._producers, self.next_offset
         position = segment.write_position
         if position == 0:
@@ -476,13 +478,13 @@ class LogAppender:
         return offsets, size
 
     def _append_one(self, batch: CheckedBatch, leader_epoch: int, now_ms: int) -> TurnOutcome:
-        """Append one batch, whatever may be out of the ordinary; KafkaStorageError where the disk refuses."""
+        """Append one batch with all checks. Raises KafkaStorageError if the write fails."""
         try:
             prepared = self.prepare(batch, leader_epoch, now_ms)
         except KafkaError as error:
             if isinstance(error.__cause__, OSError):
                 raise
-            return error  # of this batch alone, also if its producer's batch before it had no place
+            return error  # this batch fails alone; the cause may also be a refused batch before it
         if isinstance(prepared, DuplicateBatch):
             return prepared
         return self.write(prepared, now_ms).base_offset
@@ -495,7 +497,7 @@ class LogAppender:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         now_ms: int,
     ) -> AppendResult:
-        """Check, write and finish one batch in one go."""
+        """Check, prepare, write and finish one batch."""
         checked = check_produced(memoryview(batch), self.rules_for(origin), now_ms)
         pending = self.prepare(checked, leader_epoch, now_ms, origin=origin, reads=WAITING)
         return pending.result if isinstance(pending, DuplicateBatch) else self.write(pending, now_ms)
@@ -503,13 +505,13 @@ class LogAppender:
     # -- a run of batches that a follower copies
 
     def take_on(self, pending: PendingAppend) -> None:
-        """Count a run as being written: the log end moves when it is finished."""
+        """Add a run that is about to be written: later appends get offsets behind it."""
         pending.segment.write_position += pending.batch.size
         self.next_offset = pending.last_offset + 1
         self._outstanding.append(pending)
 
     def let_go(self, pending: PendingAppend) -> None:
-        """The run is written. KafkaStorageError if it was given up meanwhile."""
+        """Remove a run that has been written. Raises KafkaStorageError if it was abandoned meanwhile."""
         outstanding = self._outstanding
         if pending.cancelled or outstanding[0] is not pending:
             raise KafkaStorageError(f"{self._name}: the append at offset {pending.base_offset} was given up")
@@ -518,7 +520,7 @@ class LogAppender:
     # -- segments
 
     def _has_room(self, segment: LogSegment, size: int, max_timestamp: int, last_offset: int) -> bool:
-        """Whether a batch goes into the active segment for certain; if not, `segment_for` looks closer."""
+        """Whether a batch fits into the active segment for certain. If not, `segment_for` decides."""
         return (
             segment.write_position + size <= self._segment_bytes
             and max_timestamp <= segment.roll_timestamp
@@ -538,14 +540,14 @@ class LogAppender:
     def segment_for(
         self, size: int, max_timestamp: int, base_offset: int, last_offset: int, now_ms: int
     ) -> LogSegment:
-        """The close look at whether the batch goes into the active segment or begins a new one."""
+        """The active segment, or a new one if the batch has to begin one (LogSegment.must_roll)."""
         segment = self._segments.active
         with self._listeners.disk_errors(f"{segment.path(LOG)} cannot grow"):
             must_roll = segment.must_roll(size, max_timestamp, last_offset, now_ms, self._local.config)
         return self._roll_to(base_offset, now_ms) if must_roll else segment
 
     def roll(self, now_ms: int) -> LogSegment:
-        """Begin a new segment at the log's end, unless the active one is empty already."""
+        """Begin a new segment at the log end, unless the active one is empty."""
         active = self._segments.active
         if active.write_position == 0 and active.base_offset == self.next_offset:
             return active
@@ -562,17 +564,17 @@ class LogAppender:
         return new
 
     def _producers_at_roll(self) -> bytes:
-        """The producers at the end of a segment, to which markers may still be on their way."""
+        """A snapshot of the producers at the end of the segment, with the markers that are being written."""
         markers = [(append.batch, append.marker) for append in self._outstanding if append.marker is not None]
         return self._producers.encode_snapshot(markers)
 
     def _completed(self, segment: LogSegment, next_base: int) -> None:
-        """The last append to a segment has finished. Its indexes stay in memory until a flush has them."""
+        """Note that the last append to a segment has finished. A flush will write its indexes."""
         segment.complete()
         self._flusher.completed(next_base)
         self._listeners.segment_rolled()
 
 
 def _joined(batch: CheckedBatch, data: bytearray, at: int) -> CheckedBatch:
-    """The batch that lies at a position of the batches of a turn."""
+    """A batch with its bytes from the joined data of a turn."""
     return batch._replace(data=memoryview(data)[at : at + batch.size])

@@ -60,7 +60,7 @@ class NewLog:
 
 
 class LogCreation:
-    """The logs to create; after `run` each of them is durable or has its error."""
+    """The logs to create. After `run` each of them is durable or has an error."""
 
     __slots__ = ("_disk", "_files", "_now_ms", "logs")
 
@@ -93,7 +93,7 @@ class LogCreation:
         self._sync(unsynced - broken.keys())
 
     def failed(self, error: BaseException) -> None:
-        """`run` ended with an error that it does not expect: none of the logs is used."""
+        """Give all logs up after an unexpected error of `run`."""
         logger.error("new logs could not be created", exc_info=error)
         for new in self.logs:
             new.error = new.error or KafkaStorageError(f"{new.path} could not be created: {error!r}")

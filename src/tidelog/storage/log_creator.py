@@ -1,4 +1,4 @@
-"""LogCreator: chooses a log folder for each new log, has the log created and adds it to the current logs."""
+"""LogCreator: chooses a log folder for each new log, creates the log and adds it to the current logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_PREFERRED = 10_000
 
 
 class LeastUsedLogDir:
-    """Chooses the log folder with the fewest logs, counting those that it was chosen for."""
+    """Chooses the log folder with the fewest logs. Its own choices count as logs."""
 
     __slots__ = ("_counts", "_log_dirs")
 
@@ -44,10 +44,10 @@ class LeastUsedLogDir:
 
 
 class LogCreator:
-    """Adds the logs that cannot be created to `failed`, with the reason.
+    """A log that cannot be created is added to `failed`, with the reason.
 
-    A log that lacked room on the disk can be created again, in the same log folder: a start must not find
-    parts of a log in two.
+    A log that lacked room on the disk is tried again, in the same log folder: the next start must not find
+    parts of a log in two folders.
     """
 
     def __init__(
@@ -76,25 +76,25 @@ class LogCreator:
         """Partitions whose log was not created because of a full disk or another transient error."""
 
     def prefer(self, key: PartitionKey, log_dir: LogDir) -> None:
-        """Create the partition's log in this log folder, if it is ever created."""
+        """Choose the log folder for the log of a partition, before the log exists."""
         self.preferred.pop(key, None)
         while len(self.preferred) >= MAX_PREFERRED:
             del self.preferred[next(iter(self.preferred))]
         self.preferred[key] = log_dir
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is deleted."""
+        """Forget the preferences and failures of a deleted partition."""
         self.lacking_room.pop(key, None)
         self.preferred.pop(key, None)
 
     def forget_log_dir(self, log_dir: LogDir, reason: str) -> None:
-        """A log folder is offline: the logs that lacked room in it have failed."""
+        """Give the logs up that lacked room in a log folder which went offline."""
         for key in [key for key, chosen in self.lacking_room.items() if chosen is log_dir]:
             self._failed[key] = reason
             del self.lacking_room[key]
 
     def create(self, wanted: WantedLog) -> Log:
-        """Create a log at once. KafkaStorageError, or InconsistentTopicId, if it cannot be created."""
+        """Create a log at once. Raises KafkaStorageError or InconsistentTopicId if that is impossible."""
         log_dir = self.lacking_room.get(wanted.key) or self._take_preferred(wanted.key)
         new = NewLog(wanted, log_dir if log_dir is not None else self._least_used().choose())
         creation = self._creation()
@@ -112,10 +112,10 @@ class LogCreator:
         *,
         is_new: bool = True,
     ) -> None:
-        """Create the logs that are missing, off the loop, then call `done` with those that lack room.
+        """Create the missing logs off the loop, then call `done` with the partitions that lack room.
 
-        `LogManager.get_or_create` returns the created logs and raises the errors of the others. A partition
-        that is not new (`is_new`) may have its log in an offline log folder: then none is created.
+        `LogManager.get_or_create` then returns the created logs, and raises the errors of the others. If a
+        log folder is offline, no log is created for a partition that is not new: the folder may have its log.
         """
         creation = self._plan(wanted, is_new)
         if not creation.logs:

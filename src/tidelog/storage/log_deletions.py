@@ -1,4 +1,4 @@
-"""LogDeletions: partition folders are renamed at once, and their files removed after file.delete.delay.ms."""
+"""LogDeletions: renames partition folders at once, and removes their files after file.delete.delay.ms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.storage.partition_folders import path_for_deletion
 
 
 class LogDeletions:
-    """A crash can bring a deleted partition back until `sync` is done."""
+    """After a crash, a deleted partition may reappear unless `sync` was done before."""
 
     __slots__ = ("_delay_ms", "_disk", "_log_dirs", "_remover", "_tasks", "_unsynced")
 
@@ -34,7 +34,7 @@ class LogDeletions:
         self._remover.remove_tree_later(log.delete(), log.config.file_delete_delay_ms)
 
     def delete_folder(self, log_dir: LogDir, path: str, delay_ms: int | None = None) -> None:
-        """Delete a partition's folder without opening its log; one that is offline stays."""
+        """Delete a partition's folder without opening its log. A folder in an offline log folder stays."""
         if log_dir.offline is not None:
             return
         target = path_for_deletion(path)
@@ -46,18 +46,18 @@ class LogDeletions:
         self.remove_renamed(target, delay_ms)
 
     def delete_folders(self, name: str) -> None:
-        """Delete what a log that could not be opened or created left: the next log must not find it."""
+        """Delete the remains of a log that could not be opened or created, so that a new log begins empty."""
         for log_dir in self._log_dirs.online:
             path = f"{log_dir.path}/{name}"
             if self._disk.is_dir(path):
                 self.delete_folder(log_dir, path)
 
     def remove_renamed(self, path: str, delay_ms: int | None = None) -> None:
-        """Remove a folder that has a name for deletion already."""
+        """Remove a folder that is renamed for deletion already."""
         self._remover.remove_tree_later(path, self._delay_ms if delay_ms is None else delay_ms)
 
     def sync(self, done: Callable[[KafkaStorageError | None], None]) -> None:
-        """Make the deletions so far durable, off the loop; then call `done`, with the error if that fails."""
+        """Make the deletions so far durable, off the loop, then call `done` with the error or None."""
         log_dirs = [log_dir for log_dir in self._unsynced.values() if log_dir.offline is None]
         self._unsynced.clear()
         if not log_dirs:

@@ -26,15 +26,15 @@ _TRANSIENT_ERRORS = frozenset(
 
 
 def is_transient(error: OSError) -> bool:
-    """Whether the disk is full or a limit of the process is reached, and the log folder itself works.
+    """Whether an error is a full disk or a limit of the process, and the log folder itself works.
 
-    A failed sync is never transient: what it should have written may be lost.
+    A failed sync is never transient: its data may be lost.
     """
     return error.errno in _TRANSIENT_ERRORS and not isinstance(error, SyncFailed)
 
 
 class LogDirRefused(Exception):
-    """A log folder that this broker must not use; the message says why and what would be right."""
+    """This broker must not use a log folder. The message names the reason and the remedy."""
 
 
 class LogDir:
@@ -76,7 +76,10 @@ class LogDir:
         return self.meta
 
     def claim(self, cluster_id: str, broker_id: int) -> None:
-        """Refuse a folder of another cluster or broker; write meta.properties to a new one."""
+        """Write meta.properties to a new folder.
+
+        Raises LogDirRefused for a folder of another cluster or broker.
+        """
         meta = self.meta
         for name, found, wanted in (
             ("cluster.id", meta and meta.cluster_id, cluster_id),
@@ -89,7 +92,7 @@ class LogDir:
                 )
         if meta is None or meta.cluster_id is None or meta.broker_id is None:
             if meta is None and not self._disk.exists(f"{self.path}/{RECOVERY_POINTS}"):
-                # In a new folder all recovery points are known: no log has synced anything yet.
+                # In a new folder, all recovery points are known: it has no logs.
                 self._disk.atomic_write(f"{self.path}/{RECOVERY_POINTS}", encode_offsets({}))
             meta = meta or MetaProperties()
             meta.cluster_id, meta.broker_id = cluster_id, broker_id
@@ -100,7 +103,9 @@ class LogDir:
             self.meta = meta
 
     def take_clean_shutdown_marker(self) -> bool:
-        """Whether the last broker stopped cleanly. Removes the marker: from now on a crash is unclean."""
+        """Remove the clean-shutdown marker; returns whether there was one, because the last broker stopped
+        cleanly.
+        """
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         self.had_clean_shutdown = self._disk.exists(path)
         if self.had_clean_shutdown:

@@ -48,9 +48,9 @@ class LogDirs(Sequence[LogDir]):
     # -- start
 
     def lock(self) -> list[MetaProperties | None]:
-        """Lock every folder and read its meta.properties, None for a new folder.
+        """Lock every folder; returns its meta.properties, None for a new folder.
 
-        A folder that cannot be read or written goes offline; OSError if none is left.
+        A folder that cannot be read or written goes offline. Raises OSError if no folder is online.
         """
         metas: list[MetaProperties | None] = []
         try:
@@ -74,7 +74,7 @@ class LogDirs(Sequence[LogDir]):
         return metas
 
     def claim(self, cluster_id: str, broker_id: int) -> None:
-        """Refuse folders of another cluster or broker; write meta.properties to new ones."""
+        """Write meta.properties to new folders. Raises LogDirRefused for one of another cluster or broker."""
         for log_dir in self.online:
             log_dir.claim(cluster_id, broker_id)
 
@@ -89,7 +89,7 @@ class LogDirs(Sequence[LogDir]):
     # -- failures
 
     def failed(self, log_dir: LogDir, error: OSError) -> None:
-        """The disk refused something: a broken one takes the folder offline, a full one does not."""
+        """Handle an error of the disk: take the log folder offline unless the error is transient."""
         if is_transient(error):
             logger.error("log folder %s: %s", log_dir.path, error)
         else:

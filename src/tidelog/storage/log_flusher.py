@@ -1,8 +1,7 @@
-"""The recovery point of a log: everything below it is on disk, and flushes move it on.
+"""LogFlusher: the recovery point of a log, and the flushes that move it. Everything below it is on disk.
 
-`begin` chooses on the loop what has to be synced, `FlushJob.run` syncs it in any thread, and `end` moves the
-recovery point on the loop. `write_file`, `make_index_files` and `files_synced` are called by the job in its
-thread.
+`begin` chooses the files to sync on the loop, `FlushJob.run` syncs them in any thread, and `end` moves the
+recovery point on the loop. The job calls `write_file`, `make_index_files` and `files_synced` in its thread.
 """
 
 from __future__ import annotations
@@ -31,32 +30,35 @@ class LogFlusher:
         self._local = local
         self._epochs = epochs
         self._syncs = Syncs()
-        self._synced_names = 0  # how many of the unlinked files the disk knows of
+        self._synced_names = 0  # the number of unlinked files at the last sync of the folder
         self.recovery_point = recovery_point
         self.last_flush_ms = now_ms
-        self.topic_id_is_loose = False  # it was written to its file, which was not synced
+        self.topic_id_is_loose = False  # the topic id is in its file, which is not synced yet
 
     # -- the recovery point
 
     @property
     def recovery_point_to_keep(self) -> int:
-        """The recovery point as checkpoints may say it: such that recovery begins in a segment that may grow.
+        """The recovery point for checkpoints. A recovery from there includes the active segment.
 
-        It may have been rolled at this offset when the checkpoint is read, without its indexes on disk.
+        The recovery point may be the end of the active segment. If the segment is rolled there and the broker
+        crashes, the segment has no indexes on disk: recovery has to read it, so it begins one offset before.
         """
         point, segments = self.recovery_point, self._local.segments
         is_inside = point > segments[segments.find(point)].base_offset
         return point - 1 if is_inside and not self._local.closed else point
 
     def completed(self, next_base: int) -> None:
-        """A segment no longer grows. Recovery must begin in it until a flush has written its indexes.
+        """Lower the recovery point into a segment that is complete, until a flush has written its indexes.
 
-        A checkpoint of before cannot say otherwise, see `recovery_point_to_keep`.
+        Older checkpoints are no higher: see `recovery_point_to_keep`.
         """
         self.recovery_point = min(self.recovery_point, next_base - 1)
 
     def lower(self, offset: int) -> bool:
-        """Before offsets are used anew, nothing on disk may say that what is below them is synced."""
+        """Lower the recovery point to `offset`, from where offsets are used again; returns whether it was
+        higher.
+        """
         if offset > self.recovery_point:
             return False
         self.recovery_point = offset
@@ -65,7 +67,7 @@ class LogFlusher:
     # -- a flush
 
     def begin(self, up_to: int) -> FlushJob | None:
-        """What has to be synced so that everything below `up_to` is durable; None when it is already."""
+        """The job that makes everything below `up_to` durable; None if it is durable already."""
         if up_to <= self.recovery_point:
             return None
         local, segments = self._local, self._local.segments
@@ -76,7 +78,7 @@ class LogFlusher:
             job.names_topic = True
         removal = local.unfinished_removal
         if removal is not None:
-            # Dropped segments are not synced: were they found by the next start, the log would end in them.
+            # Dropped segments are not synced. If the next start found one of them, the log would end in it.
             job.rename_first(removal)
             job.add_directory(local.dir)
         for segment in segments.starting_from(self.recovery_point):
@@ -110,7 +112,7 @@ class LogFlusher:
         job.completed.append(CompletedSegment(segment, following))
 
     def end(self, job: FlushJob, log_end_offset: int, now_ms: int) -> None:
-        """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
+        """Move the recovery point after `job.run`, unless the log was truncated meanwhile."""
         local, segments = self._local, self._local.segments
         if job.truncations != local.generation or local.closed:
             return
@@ -123,7 +125,7 @@ class LogFlusher:
         synced_up_to = min(job.up_to, log_end_offset)
         at = segments.find(self.recovery_point)
         while (following := segments.next_base(at)) is not None and following <= synced_up_to:
-            if not segments[at].synced:  # complete while the job ran: recovery has to begin in it
+            if not segments[at].synced:  # rolled while the job ran: recovery has to begin in this segment
                 synced_up_to = following - 1
             at += 1
         self.recovery_point = max(self.recovery_point, synced_up_to)
@@ -143,9 +145,9 @@ class LogFlusher:
     # -- for a job, in any thread
 
     def write_file(self, completed: CompletedSegment, truncations: int, suffix: str, data: bytes) -> bool:
-        """Write one of the small files of a segment that is complete.
+        """Write one of the small files of a complete segment.
 
-        False where that is no longer right, because the log was cut back, closed or given another folder.
+        Returns False if the log was truncated, closed or moved since the flush began.
         """
         local, segment = self._local, completed.segment
         with local.lock:
@@ -154,7 +156,7 @@ class LogFlusher:
             if segment.synced or not self._is_still(completed):
                 pass  # another flush was first, or its roll was taken back
             elif suffix == SNAPSHOT:
-                if segment.snapshot_to_write is not None:  # else it is kept where the segment is removed
+                if segment.snapshot_to_write is not None:  # else the removal of the segment writes it
                     local.disk.write(local.snapshots.path(completed.next_base), data)
             elif suffix == LOG:
                 local.disk.open(segment.path(LOG)).truncate(completed.size)
@@ -163,7 +165,7 @@ class LogFlusher:
             return True
 
     def make_index_files(self, segment: LogSegment, truncations: int) -> None:
-        """Make the missing index files of a segment that grows, unless it is gone."""
+        """Make the missing index files of the active segment, unless the segment is gone."""
         local = self._local
         with local.lock:
             if local.closed or truncations != local.generation:
@@ -172,22 +174,22 @@ class LogFlusher:
                 segment.make_index_files()
 
     def files_synced(self, completed: CompletedSegment, truncations: int) -> None:
-        """From here on no other flush writes these files again."""
+        """Mark the segment as synced, so that no other flush writes its files again."""
         with self._local.lock:
             if truncations == self._local.generation and self._is_still(completed):
                 completed.segment.synced = True
 
     def _is_still(self, completed: CompletedSegment) -> bool:
-        """Whether the segment is as it was when a flush began, and its roll was not taken back."""
+        """Whether the segment is still complete and has the size that it had when the flush began."""
         segment = completed.segment
         return segment is not self._local.segments.active and segment.size == completed.size
 
     # -- a clean stop
 
     def close(self, log_end_offset: int, producers: bytes) -> None:
-        """Write and sync what a start after a clean stop reads: indexes, the producers, the epochs.
+        """Write and sync the files for a clean start: indexes, a producer snapshot, leader epochs.
 
-        The log was flushed, and nothing is appended any more.
+        The log is flushed, and nothing is appended any more.
         """
         local, synced = self._local, []
         active = local.segments.active

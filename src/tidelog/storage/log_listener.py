@@ -1,4 +1,4 @@
-"""The events of a log, for its manager and its partition."""
+"""LogListener: the events of a log, for its manager and its partition."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class LogListener:
         """The log start offset has risen."""
 
     def log_truncated(self, log: Log) -> Callable[[], None] | None:
-        """The recovery point falls with a truncation.
+        """A truncation lowers the recovery point.
 
-        Returns a function that makes the listener's checkpoint durable. It is called in any thread, before
-        files are cut; OSError or KafkaStorageError keeps them.
+        Returns a function that makes the listener's checkpoint durable. The function is called in any thread,
+        before the files are cut. If it raises OSError or KafkaStorageError, they are not cut.
         """
         return None
 
@@ -40,7 +40,7 @@ class LogListener:
 
 
 class LogListeners:
-    """The listeners of one log. Each hears of an event in the order in which they were added."""
+    """The listeners of one log, notified in the order in which they were added."""
 
     __slots__ = ("_listeners", "_log")
 
@@ -73,7 +73,7 @@ class LogListeners:
             listener.storage_failed(self._log, error)
 
     def storage_error(self, what: str, error: OSError) -> KafkaStorageError:
-        """The error to raise for a disk that refused; listeners hear of it first."""
+        """Report an error of the disk to the listeners; returns the error to raise."""
         self.storage_failed(error)
         return KafkaStorageError(f"{what}: {error}")
 

@@ -28,7 +28,7 @@ OnProgress = Callable[[int, int, PartitionKey], None]  # logs opened, logs in to
 
 @dataclass(slots=True)
 class _FoundLog:
-    """A partition's folder, and what the checkpoints of its log folder say about the log."""
+    """A partition's folder, with the offsets of its log in the checkpoints of the log folder."""
 
     log_dir: LogDir
     name: str
@@ -40,7 +40,7 @@ class _FoundLog:
 
 @dataclass(slots=True)
 class LoadResult:
-    """What the log folders hold. A folder that went offline meanwhile is still in it."""
+    """The logs in the log folders. Includes logs of a folder that went offline meanwhile."""
 
     logs: list[tuple[Log, LogDir]] = field(default_factory=list)
     failed: dict[PartitionKey, str] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class LogLoader:
         self._threads = threads
 
     def load(self, config_of: ConfigOf, progress: OnProgress | None = None) -> LoadResult:
-        """Open every log. In a log folder without a clean shutdown logs are recovered, several at a time.
+        """Open every log. After an unclean shutdown, the logs of a folder are recovered, several at a time.
 
-        LogDirRefused if a partition is in two log folders and none of them is a complete copy.
+        Raises LogDirRefused if a partition is in two log folders and none of them is a complete copy.
         """
         result = LoadResult()
         found: list[_FoundLog] = []
@@ -139,7 +139,7 @@ class LogLoader:
                 high_watermark=one.high_watermark,
             )
         except OSError as error:
-            # Also if the disk is only full: no one opens the log again before the next start.
+            # Also on a full disk: nothing opens the log again before the next start.
             result.failed[one.key] = str(error)
             self._log_dirs.take_offline(one.log_dir, error)
         except KafkaError as error:

@@ -1,7 +1,8 @@
 """LogManager: all logs of a broker, from start to shutdown.
 
-It owns the parts that do the work and the map of the logs that are served. Work that takes long (fsync,
-unlink, checkpoints) runs off the loop through the scheduler; without a scheduler it runs at once.
+It owns the log folders, the current logs and the services beside them: creation, deletion, flushes,
+retention, checkpoints. Slow work (fsync, unlink) runs off the loop through the scheduler; without a scheduler
+it runs at once.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class LogManager(LogListener):
         self._marked_for_deletion: list[str] = []
 
     def listen(self, listener: LogManagerListener) -> None:
-        """Call `listener` for each event from now on."""
+        """Add a listener for the events of all logs."""
         if listener not in self._listeners:
             self._listeners = (*self._listeners, listener)
 
@@ -124,10 +125,10 @@ class LogManager(LogListener):
         self._sync_changed_recovery_points(result)
 
     def _sync_changed_recovery_points(self, result: LoadResult) -> None:
-        """After a crash recovery points are durable before anything is appended.
+        """Write the changed recovery points to disk before the first append after a crash.
 
-        Logs with gaps were flushed. Another log may be rolled at the offset that was its recovery point: the
-        next recovery would then begin after the segment whose indexes this one has rebuilt.
+        Logs with gaps were flushed. Another log may be rolled at its old recovery point: with that in the
+        checkpoint, the next recovery would begin after the segment, and miss the indexes rebuilt by this one.
         """
         for log_dir in result.changed_recovery_points.values():
             if log_dir.offline is None:
@@ -137,11 +138,11 @@ class LogManager(LogListener):
                     logger.error("%s", error)
 
     def recovered(self) -> list[PartitionKey]:
-        """The logs that were recovered after a crash: each may have lost its end."""
+        """The logs that were recovered after a crash. Each of them may have lost records at its end."""
         return [key for key in self.logs if not self.logs.log_dir_of(key).had_clean_shutdown]
 
     def start(self, intervals: Intervals) -> None:
-        """Start the periodic tasks, and remove what the last broker had renamed for deletion."""
+        """Start the periodic tasks, and remove the folders that an earlier run has renamed for deletion."""
         while self._marked_for_deletion:
             self.deletions.remove_renamed(self._marked_for_deletion.pop())
         every = self._periodic.every
@@ -185,9 +186,10 @@ class LogManager(LogListener):
         *,
         is_new: bool = True,
     ) -> Log:
-        """The log of a partition; a missing one is created in the log folder with the fewest logs.
+        """The log of a partition. A missing log is created in the log folder with the fewest logs.
 
-        A partition that is not new may have its log in an offline log folder: then none is created.
+        While a log folder is offline, no log is created for a partition that is not new: the folder may have
+        it.
         """
         key = (topic, partition)
         log = self.logs.get(key)
@@ -212,7 +214,7 @@ class LogManager(LogListener):
         return bool(self.log_dirs.offline) and key not in self.logs and key not in self.creator.lacking_room
 
     def why_offline(self, key: PartitionKey) -> str:
-        """What to say about a log that `may_be_offline`."""
+        """The message of the error for a log that `may_be_offline`."""
         if key in self.failed:
             return self.failed[key]
         offline = ", ".join(log_dir.path for log_dir in self.log_dirs.offline)
@@ -223,7 +225,7 @@ class LogManager(LogListener):
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition's log at once, and its files after file.delete.delay.ms.
 
-        A crash can bring it back until `deletions.sync` is done.
+        The partition may reappear after a crash until `deletions.sync` is done.
         """
         key = (topic, partition)
         self.failed.pop(key, None)
@@ -266,7 +268,7 @@ class LogManager(LogListener):
         return self.checkpoints.writer_before_truncation((log.topic, log.partition))
 
     def storage_failed(self, log: Log, error: OSError) -> None:
-        """The disk refused a file: a broken disk takes the log folder offline, a full one does not."""
+        """Handle an error of a log's disk: take the log folder offline unless the error is transient."""
         key = (log.topic, log.partition)
         if self.logs.get(key) is log:  # files of a deleted log may be missing
             self.log_dirs.failed(self.logs.log_dir_of(key), error)

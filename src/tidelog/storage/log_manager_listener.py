@@ -1,4 +1,4 @@
-"""The events of a LogManager, for the broker, its metrics and the cleaner."""
+"""LogManagerListener: the events of a LogManager, for the broker, its metrics and the cleaner."""
 
 from __future__ import annotations
 

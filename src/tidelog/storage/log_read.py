@@ -1,4 +1,4 @@
-"""Reading the batches of a log: where they lie in its segments, and which transactions among them aborted."""
+"""Reads a log: finds batches in its segments, and the aborted transactions among them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.storage.transaction_index import AbortedTransaction
 
 
 class ReadResult:
-    """Batches from the one that holds the wanted offset on; `slice` is None where there are none."""
+    """Batches from the one with the wanted offset on. `slice` is None if there are none."""
 
     __slots__ = ("offset", "segment", "slice")
 
@@ -34,15 +34,15 @@ def read_batches(
     min_one_message: bool,
     reads: Reads,
 ) -> ReadResult:
-    """Batches from the one that holds `offset` on, below `bound` or to the end, the last maybe cut."""
+    """Read batches from the one with `offset` on, below `bound` if given. The last one may be incomplete."""
     segment = segments.active
     if offset >= segment.base_offset:
-        found = segment.position_of(offset, reads)
+        batch = segment.position_of(offset, reads)
     else:
-        segment, found = _find_in_older(segments, offset, reads)
-    if found is None:
+        segment, batch = _find_in_older(segments, offset, reads)
+    if batch is None:
         return ReadResult(offset)
-    position, first_size, _ = found
+    position, first_size, _ = batch
     end = segment.size if bound is None else _end_position(segments, segment, bound, reads)
     if max_bytes < first_size:
         if not min_one_message:
@@ -57,31 +57,31 @@ def read_batches(
 def _find_in_older(
     segments: LogSegments, offset: int, reads: Reads
 ) -> tuple[LogSegment, tuple[int, int, int] | None]:
-    """Cleaning may have emptied the end of a segment: then the batch is in a later one."""
+    """Find the first batch from `offset` on. Cleaning may have removed all of them from the first segment."""
     for at in range(segments.find(offset), len(segments)):
         segment = segments[at]
-        found = segment.position_of(offset, reads)
-        if found is not None:
-            return segment, found
+        batch = segment.position_of(offset, reads)
+        if batch is not None:
+            return segment, batch
     return segments.active, None
 
 
 def _end_position(segments: LogSegments, segment: LogSegment, bound: int, reads: Reads) -> int:
-    """Where in a segment the batches end that lie below `bound`."""
+    """The position in a segment at which the batches below `bound` end."""
     if segment is not segments.active:
         following = segments.base_after(segment)
         if following is not None and following <= bound:
             return segment.size
     if bound <= segment.base_offset:
         return 0
-    found = segment.position_of(bound, reads)
-    return segment.size if found is None else found[0]
+    batch = segment.position_of(bound, reads)
+    return segment.size if batch is None else batch[0]
 
 
 def upper_bound(
     segments: LogSegments, log_end_offset: int, result: ReadResult, reads: Reads = WAITING
 ) -> int:
-    """An offset that nothing of what was read reaches, as near as the index knows."""
+    """An offset above all batches of a read, as near as the offset index can say."""
     segment, piece = result.segment, result.slice
     if segment is None or piece is None:
         return result.offset
@@ -95,7 +95,7 @@ def upper_bound(
 def aborted_transactions(
     segments: LogSegments, start: int, end_offset: int, reads: Reads = WAITING
 ) -> list[AbortedTransaction]:
-    """Transactions that were aborted and touch the offsets from `start` up to `end_offset`."""
+    """The aborted transactions with offsets from `start` up to `end_offset`."""
     result: list[AbortedTransaction] = []
     for segment in segments.starting_from(start):
         if not segment.has_aborted:

@@ -1,7 +1,6 @@
 """LogRetention: deletes the segments that are too old, too many or below the log start offset.
 
-On the loop it stops every few milliseconds for other work: when segments go from every log, their renames
-add up.
+On the loop it yields to other work every few milliseconds: the work for many logs adds up.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class LogRetention:
         self._closed = True
 
     def run(self) -> int:
-        """Go over all logs at once, waiting for the disk; returns how many segments were deleted."""
+        """Check all logs at once, waiting for the disk; returns the number of deleted segments."""
         return sum(self._delete_old_segments(key, log, WAITING) for key, log in list(self._logs.items()))
 
     def run_in_turns(self) -> None:
-        """Go over all logs on the loop, in turns; nothing happens while the run before goes on."""
+        """Check all logs in turns of the loop. Does nothing while an earlier run goes on."""
         if not self._is_running:
             self._continue(iter(list(self._logs.items())))
 

@@ -1,4 +1,4 @@
-"""A segment of a log: a file of batches from a base offset on, with its indexes and aborted transactions.
+"""LogSegment: a file of batches from a base offset on, with its indexes and aborted transactions.
 
 `size` counts the batches that are part of the log, `write_position` also those that are being written. The
 active segment has its indexes and aborted transactions in memory, until a flush has written their files.
@@ -54,7 +54,7 @@ _SCAN_CHUNK = 8192
 
 
 class CleanedFiles(NamedTuple):
-    """A cleaned segment, whose files have names with `.cleaned`, and what is in it."""
+    """A cleaned segment, whose files have the suffix `.cleaned`."""
 
     base_offset: int
     size: int
@@ -137,11 +137,12 @@ class LogSegment:
     def create(
         cls, disk: Disk, files: FileCache, directory: str, base_offset: int, index_bytes: int, now_ms: int
     ) -> LogSegment:
-        """Create an empty segment with its log file. OSError if it cannot be created; then no file is left.
+        """Create an empty segment with its log file, and remove files of an earlier one with this base
+        offset.
 
-        Recovery would end the log at a leftover log file without batches. The index files come with the first
-        flush of the segment, or with a clean stop: a file system can take longer for a new file than for a
-        write. Files of an earlier segment with this base offset are removed.
+        If it raises OSError, it leaves no file, because recovery would end the log at a log file without
+        batches. The first flush or a clean stop creates the index files: to create a file can take longer
+        than a write.
         """
         segment = cls(disk, files, directory, base_offset, 0, index_bytes)
         try:
@@ -223,14 +224,14 @@ class LogSegment:
         return index
 
     def release_files(self) -> None:
-        """Close the files; indexes that are not written yet stay in memory."""
+        """Close the files. Indexes that are not written yet stay in memory."""
         self._file = None
         if self._growing_offsets is None:
             self._offset_index = None
             self._time_index = None
             self._aborted = None
 
-    # -- growing and being complete
+    # -- growth and completion
 
     def _grow(self, offsets: GrowingOffsetIndex, times: GrowingTimeIndex) -> None:
         self._growing_offsets = self._offset_index = offsets
@@ -238,7 +239,7 @@ class LogSegment:
 
     @property
     def is_growing(self) -> bool:
-        """Whether its indexes are in memory and have entries that are not in their files."""
+        """Whether the indexes in memory have entries that are not in their files."""
         return self._growing_offsets is not None
 
     def load_for_append(self) -> None:
@@ -255,7 +256,7 @@ class LogSegment:
     def must_roll(
         self, size: int, max_timestamp: int, last_offset: int, now_ms: int, config: LogConfig
     ) -> bool:
-        """Whether a batch begins the next segment. Its time is no reason up to `roll_timestamp`."""
+        """Whether a batch has to begin a new segment. Up to `roll_timestamp` its timestamp is no reason."""
         if not self.is_growing:
             self.load_for_append()
             self.created_ms = now_ms
@@ -268,7 +269,7 @@ class LogSegment:
             self.roll_timestamp = min(first + wait, NEVER)
             waited_long = max_timestamp > self.roll_timestamp
         else:
-            # Batches without timestamps: the age of the segment counts, and is looked at with every append.
+            # Batches without timestamps: the age of the segment counts, so every append has to check it.
             self.roll_timestamp = CHECK_NEXT
             waited_long = now_ms - self.created_ms > wait
         return (
@@ -310,7 +311,7 @@ class LogSegment:
             self.roll_timestamp = CHECK_NEXT
 
     def complete(self) -> None:
-        """No batch will follow: add the last index entries, for the next flush to write."""
+        """Add the last index entries: no batch follows. The next flush writes the indexes."""
         if self._growing_times is not None and self.max_timestamp >= 0:
             self._growing_times.maybe_append(
                 self.max_timestamp, self.offset_of_max_timestamp - self.base_offset
@@ -347,9 +348,9 @@ class LogSegment:
         self.has_index_files = True
 
     def make_index_files(self) -> None:
-        """Make the index files that are missing, in any thread.
+        """Make the missing index files, in any thread.
 
-        Kafka takes a missing one for a fault where the recovery point is in or behind the segment.
+        For Kafka, a missing index is a fault if the recovery point is in the segment or after it.
         """
         for suffix in (OFFSET_INDEX, TIME_INDEX):
             if not self._disk.exists(self.path(suffix)):
@@ -357,19 +358,19 @@ class LogSegment:
         self.has_index_files = True
 
     def remove_index_files(self) -> None:
-        """Remove the index files of a segment without batches: a missing index is an empty one."""
+        """Remove the index files of a segment without batches. A missing index counts as empty."""
         self.has_index_files = False
         for suffix in INDEX_SUFFIXES:
             self._disk.unlink(self.path(suffix))
 
     def indexes_written(self) -> None:
-        """The indexes are in their files: free their memory."""
+        """Free the memory of the indexes, which are in their files now."""
         self._growing_offsets = self._growing_times = None
         self._offset_index = self._time_index = None
         self._aborted = None
 
     def seal(self) -> None:
-        """No batch will follow: write the indexes and free their memory."""
+        """Complete the segment, write the indexes and free their memory."""
         self.load_for_append()
         self.complete()
         self.write_indexes()
@@ -386,7 +387,7 @@ class LogSegment:
             self._timestamps_known = True
 
     def largest_timestamp(self, reads: Reads = WAITING) -> int:
-        """The greatest timestamp of its batches, -1 if none has one."""
+        """The greatest timestamp of the batches, -1 if they have none."""
         self._load_timestamps(reads)
         return self.max_timestamp
 
@@ -398,9 +399,9 @@ class LogSegment:
     # -- finding batches
 
     def some_positions(self, count: int) -> list[tuple[int, int]]:
-        """About `count` entries of the offset index, the last among them: offset and position.
+        """About `count` entries (offset, position) of the offset index, with the last one.
 
-        None of a segment whose index is not in memory.
+        Empty if the index is not in memory.
         """
         index = self._growing_offsets
         if index is None or not len(index):
@@ -519,7 +520,7 @@ class LogSegment:
         return reads.pread(file, file.size(), 0)
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add it in memory only: the marker is in the log already, so this must not fail."""
+        """Add an aborted transaction in memory only. Its marker is in the log, so this must not fail."""
         assert self._aborted is not None  # since load_for_append
         self._aborted.append(transaction)
         self.has_aborted = True
@@ -554,7 +555,7 @@ class LogSegment:
         self.roll_timestamp = CHECK_NEXT
 
     def cut_file(self, size: int) -> None:
-        """Truncate the file and sync it: a tail that a crash brings back would be before new records."""
+        """Truncate the file and sync it. Without the sync, a crash could bring the old tail back."""
         self.file.truncate(size)
         self.file.fsync()
 

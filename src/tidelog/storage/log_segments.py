@@ -1,4 +1,4 @@
-"""The segments of a log in the order of their base offsets, found by binary search."""
+"""LogSegments: the segments of a log in the order of their base offsets, with binary search."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class LogSegments:
         return self._segments[at]
 
     def find(self, offset: int) -> int:
-        """The index of the segment with `offset`: the last that starts at or before it, 0 if none does."""
+        """The index of the segment with `offset`: the last one with a base offset up to it, or 0."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def next_base(self, at: int) -> int | None:
         return self._bases[at + 1] if at + 1 < len(self._bases) else None
 
     def base_after(self, segment: LogSegment) -> int | None:
-        """The base offset of the segment behind `segment`, None behind the last."""
+        """The base offset of the segment after `segment`, None for the last one."""
         return self.next_base(self.find(segment.base_offset))
 
     def contains_base(self, base_offset: int) -> bool:

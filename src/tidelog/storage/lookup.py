@@ -20,7 +20,7 @@ class TimestampAndOffset(NamedTuple):
 def first_at_or_after(
     segments: LogSegments, timestamp: int, start: int, end: int, reads: Reads = WAITING
 ) -> TimestampAndOffset | None:
-    """The first record with that timestamp or a later one, from offset `start` up to before `end`."""
+    """The first record with this timestamp or a later one, at an offset from `start` up to before `end`."""
     for segment in segments.starting_from(start):
         if segment.base_offset >= end:
             return None

@@ -1,4 +1,4 @@
-"""Marker: what the control batch that ends a transaction in a partition says."""
+"""Marker: the contents of the control batch that ends a transaction in a partition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Marker(NamedTuple):
-    """`transaction_version` is of the transaction; the batch does not have it."""
+    """`transaction_version` is the version of the transaction. It is not in the batch."""
 
     producer_id: int
     producer_epoch: int

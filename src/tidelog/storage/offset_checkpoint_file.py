@@ -16,7 +16,7 @@ logger = logging.getLogger("tidelog.storage")
 class OffsetCheckpointFile:
     """The loop prepares the offsets, any thread writes them.
 
-    The file ends with the offsets prepared last, and is not written again while they are the same.
+    After several writes the file has the offsets prepared last. Unchanged offsets are not written again.
     """
 
     __slots__ = ("_disk", "_lock", "_newest", "_path", "_written")
@@ -31,7 +31,7 @@ class OffsetCheckpointFile:
     def read(self) -> dict[PartitionKey, int] | None:
         """The offsets on disk; None if the file is missing, empty or corrupt.
 
-        Without its recovery points a log is checked from its start, which takes time but loses nothing.
+        A log without a recovery point is checked from its start, which takes time but loses nothing.
         """
         try:
             data = self._disk.read(self._path)

@@ -1,4 +1,4 @@
-"""OffsetCheckpoints: the recovery points, log start offsets and high watermarks of all logs, on disk.
+"""OffsetCheckpoints: writes the recovery points, log start offsets and high watermarks of all logs to disk.
 
 Each log folder has a file of each kind, with an offset for each of its partitions.
 """
@@ -20,7 +20,7 @@ from tidelog.storage.log_dirs import LogDirs
 
 
 def _log_start_offset(log: Log) -> int | None:
-    """None for a log that starts with its first segment: then the name of the segment says it."""
+    """The log start offset, or None if it is the base offset of the first segment, which is in its name."""
     return None if log.starts_with_its_files else log.log_start_offset
 
 
@@ -42,7 +42,7 @@ class OffsetCheckpoints:
         self._futures = futures
         self._tasks = tasks
 
-    # -- written off the loop, as periodic tasks
+    # -- periodic writes, off the loop
 
     def write_recovery_points(self) -> None:
         self._write_later(RECOVERY_POINTS)
@@ -66,10 +66,10 @@ class OffsetCheckpoints:
 
         return done
 
-    # -- written before something else may go on
+    # -- writes that another step waits for
 
     def sync_recovery_points(self, log_dir: LogDir) -> None:
-        """Write the recovery points of a log folder now; KafkaStorageError if the disk refuses."""
+        """Write the recovery points of a log folder now. Raises KafkaStorageError."""
         file = log_dir.checkpoint(RECOVERY_POINTS)
         file.prepare(self._offsets(log_dir, RECOVERY_POINTS))
         try:
@@ -79,21 +79,22 @@ class OffsetCheckpoints:
             raise KafkaStorageError(f"{log_dir.path}/{RECOVERY_POINTS} cannot be written: {error}") from error
 
     def writer_before_truncation(self, key: PartitionKey) -> Callable[[], None]:
-        """Take the recovery points of a partition's log folder as they are now.
+        """A function that writes the present recovery points of a partition's log folder.
 
-        Call this on the loop, and the returned function in any thread: it makes them durable.
+        Call this method on the loop, and the returned function in any thread.
         """
         return self._writer(self._logs.log_dir_of(key), RECOVERY_POINTS)
 
     def writer_before_cleaning(self, key: PartitionKey) -> Callable[[], None]:
-        """The same with the log start offsets."""
+        """A function that writes the present recovery points and log start offsets of the log folder."""
         return self._writer(self._logs.log_dir_of(key), RECOVERY_POINTS, LOG_START_OFFSETS)
 
     def writer_before_promotion(self, future: FutureReplica, *, again: bool = False) -> Callable[[], None]:
-        """The same for the log folder that a partition moves to, from now on with that partition.
+        """A function that writes the checkpoints of a move's target folder, which include the partition from
+        now on.
 
-        Without its recovery point a start would check the whole log. `again`, while appends wait, leaves out
-        the high watermarks: they change all the time, and the periodic task writes them.
+        Without its recovery point, the next start would check the whole log. `again` marks the second call,
+        while appends wait: it leaves the high watermarks, which change all the time, to the periodic task.
         """
         future.is_arriving = True
         names = (RECOVERY_POINTS, LOG_START_OFFSETS) if again else tuple(_OFFSETS)

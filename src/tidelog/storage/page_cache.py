@@ -1,9 +1,9 @@
-"""Whether a range of a file is in the kernel's page cache: then read and sendfile do not wait for the disk.
+"""Asks the kernel whether a file range is in the page cache: read and sendfile do not wait for the disk then.
 
 `cachestat` counts the cached pages of a range in one call. It counts a page as soon as its read from the disk
-begins, so a read that must not wait (RWF_NOWAIT) checks that the last page has arrived: pages nearly always
-arrive in the order of the requests. Kernels before 6.5 have no `cachestat`: there RWF_NOWAIT reads check one
-byte in every 64 KB. On file systems that cannot tell (overlayfs, ZFS) nothing counts as cached.
+begins. So a read that must not wait (RWF_NOWAIT) checks that the last page has arrived; pages nearly always
+arrive in the order of the requests. Kernels before 6.5 have no `cachestat`; there, RWF_NOWAIT reads check one
+byte in every 64 KB. On file systems without support (overlayfs, ZFS) nothing counts as cached.
 """
 
 from __future__ import annotations

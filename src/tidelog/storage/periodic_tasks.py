@@ -1,4 +1,4 @@
-"""PeriodicTasks: work that the scheduler repeats, such as retention and checkpoints."""
+"""PeriodicTasks: repeats tasks such as retention and checkpoints (Kafka's KafkaScheduler)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Finds a producer's older batches in the log, which its producer state does not have.
+"""Finds the older batches of a producer in the log, which a producer snapshot does not have.
 
-A snapshot has only the last batch of each producer, so a log that was loaded from one knows less than the
-last five: a retry of another one would be out of sequence, and its client would write the record twice. The
-log still has these batches. Their headers are searched backwards, through as few bytes as the index allows.
+A snapshot has only the last batch of each producer, but producers retry any of the last five. Without the
+others, a retry would be out of sequence, and its client would write the record twice. The log still has these
+batches: the search reads their headers backwards, and as few bytes as the index allows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _PRODUCER_ID = 6  # a column of `copied_batches`
 
 
 def earlier_batches(segments: LogSegments, entry: ProducerEntry, reads: Reads) -> list[BatchMetadata]:
-    """The batches before the oldest that `entry` knows, in the same epoch; together at most five.
+    """The batches of the same epoch before the oldest one in `entry`, so that five are known together.
 
-    Fewer if the log has no more, if SEARCHED_BYTES are read, or from a damaged batch on. NotCached if the
-    disk has to be read first: nothing is kept, the next search begins anew.
+    There are fewer if the log has no more, and if the search ends after SEARCHED_BYTES or at a damaged batch.
+    Raises NotCached if the disk has to be read first. The next search begins from the start again.
     """
     return _Search(segments, entry, reads).run()
 
@@ -82,7 +82,9 @@ class _Search:
         self._end = segment.size if held_by is None else held_by[0]
 
     def _step_back(self) -> bool:
-        """Go to the segment before, where this one is searched. False if there is nothing left to search."""
+        """Go to the previous segment if this one is searched; returns whether there is anything left to
+        search.
+        """
         while self._end == 0:
             if self._at == 0:
                 return False
@@ -91,7 +93,7 @@ class _Search:
         return self._left > 0
 
     def _search_window(self, size: int) -> list[BatchMetadata]:
-        """The batches of the producer in the `size` bytes before the end, or some more."""
+        """Find the batches of the producer in the `size` bytes before the end, or in some more bytes."""
         segment, end = self._segments[self._at], self._end
         self._end = position = self._indexed_position(segment, end, size)
         found: list[BatchMetadata] = []
@@ -119,7 +121,7 @@ class _Search:
         return found
 
     def _indexed_position(self, segment: LogSegment, end: int, size: int) -> int:
-        """The position of a batch before `end`, about `size` bytes before it if the index has one there."""
+        """The position of a batch before `end`, if possible about `size` bytes before it (by the index)."""
         if end <= size:
             return 0
         index = segment.offset_index(self._reads)

@@ -1,4 +1,4 @@
-"""The producer snapshots of a log: `<offset>.snapshot` has the producers as they were at that offset."""
+"""ProducerSnapshots: the snapshot files of a log. `<offset>.snapshot` has the producers at that offset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class ProducerSnapshots:
         return sorted(self._offsets)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write without a sync: the CRC of a torn snapshot is wrong, and the snapshot before it is used."""
+        """Write a snapshot without a sync.
+
+        A torn one has a wrong CRC, and the one before it is used instead.
+        """
         self._disk.write(self.path(offset), data)
         self.note(offset)
 

@@ -1,8 +1,9 @@
-"""The producers of a log: their epochs, sequences, last batches and open transactions.
+"""ProducerStateManager: the producers of a log, with their epochs, sequences, last batches and open
+transactions.
 
-Batches from clients are checked here before they are written: a duplicate is recognised, a gap in the
-sequence or an old epoch is refused. Snapshots in Kafka's format, one for each segment, keep the state: a
-restart reads only the batches after the newest snapshot.
+It checks batches of clients before they are written: recognises duplicates, and refuses gaps in the sequence
+and old epochs. Each segment has a snapshot of the state in Kafka's format, so a restart reads only the
+batches after the newest snapshot.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ class AppendOrigin(IntEnum):
 
 
 class Verification:
-    """The coordinator is being asked whether a producer's transaction has this partition (KIP-890).
+    """The guard of a partition while the coordinator verifies that a transaction includes it (KIP-890).
 
-    The first append of the transaction needs this guard. A marker removes it, so that a batch verified for
-    one transaction never begins another. While the guard exists, only the lowest sequence seen may be
-    appended: the batches after it must not overtake it.
+    Kafka's counterpart is VerificationGuard. The first append of the transaction needs it. A marker removes
+    it, so that a batch verified for one transaction never begins another. While the guard exists, only the
+    lowest sequence seen may be appended, so that no later batch overtakes it.
     """
 
     __slots__ = ("adds_partitions", "epoch", "lowest_sequence", "timestamp")
@@ -111,8 +112,8 @@ class ProducerStateManager:
         self.first_unstable = NEVER
         self.verifications: dict[int, Verification] = {}  # by producer id; not in snapshots
         self.refused = RefusedBatches()
-        # Of batches below this offset, the snapshot had only the last of each producer. The log was searched
-        # for the others of these producers.
+        # The snapshot had only the last batch of each producer below this offset. For these producers, the
+        # log was searched for the others.
         self._snapshot_offset = 0
         self._searched: set[int] = set()
 
@@ -152,14 +153,14 @@ class ProducerStateManager:
             self.check_epoch(producer_id, epoch)
             if verify:
                 if origin is AppendOrigin.COORDINATOR:
-                    guard = self.verifications.get(producer_id)  # what it verified is gone with a marker
+                    guard = self.verifications.get(producer_id)  # a marker has ended the verified transaction
                 self.check_verified(producer_id, epoch, guard)
         self.check(producer_id, epoch, batch.base_sequence, origin)
         self.check_transactional(producer_id, transactional)
         return None, None
 
     def refuse(self, sequences: Sequences | None, error: RetriableError) -> None:
-        """A client's batch is not appended. Those behind it that are in flight get the same error."""
+        """Refuse a client's batch. The batches in flight behind it get the same error."""
         if sequences is not None:
             self.refused.add(sequences, self.entries.get(sequences.producer_id), error)
 
@@ -171,10 +172,10 @@ class ProducerStateManager:
         return entry.find_duplicate(batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
 
     def may_have_forgotten(self, batch: CheckedBatch) -> bool:
-        """Whether the batch may be among the producer's last five, and only the log knows it.
+        """Whether the log has to be searched: the batch may be one of the producer's last five.
 
-        True if its sequences are lower than the sequences of every known batch, and the oldest known batch
-        comes from a snapshot.
+        So it is if its sequences are lower than those of all known batches, and the oldest known batch comes
+        from a snapshot.
         """
         entry = self.entries.get(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch or self._snapshot_offset == 0:
@@ -190,7 +191,7 @@ class ProducerStateManager:
         return oldest.last_offset < self._snapshot_offset and (before - last_sequence) & LAST_SEQUENCE < HALF
 
     def remember(self, producer_id: int, earlier: Iterable[BatchMetadata]) -> None:
-        """Add older batches of a producer, which a search of the log has found."""
+        """Add older batches of a producer that a search of the log has found."""
         entry = self.entries[producer_id]
         self.entries[producer_id] = complete = ProducerEntry(producer_id, entry.epoch)
         for batch in (*earlier, *entry.batches):
@@ -201,7 +202,7 @@ class ProducerStateManager:
         self._searched.add(producer_id)
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, origin: AppendOrigin) -> None:
-        """Refuse a batch with an old epoch or a wrong sequence. Duplicates are found before."""
+        """Refuse a batch with an old epoch or a wrong sequence. Check for duplicates first."""
         entry = self.entries.get(producer_id)
         if entry is None:
             if self.verifications and origin is AppendOrigin.CLIENT:
@@ -226,7 +227,7 @@ class ProducerStateManager:
             )
 
     def _check_verified_sequence(self, producer_id: int, first_sequence: int) -> None:
-        """While the first batch of a transaction is being verified, a later one must not overtake it."""
+        """Refuse a batch that would overtake the first batch of a transaction during its verification."""
         verification = self.verifications.get(producer_id)
         if verification is None:
             return
@@ -300,7 +301,7 @@ class ProducerStateManager:
             raise InvalidTxnState(f"producer {producer_id} wrote a plain batch inside its transaction")
 
     def append(self, batch: CheckedBatch, first_offset: int, last_offset: int) -> bytes:
-        """Add a batch before it is written. `restore` with the result takes it back."""
+        """Add a batch before it is written; `restore` with the returned entry undoes it."""
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -317,7 +318,7 @@ class ProducerStateManager:
         return before
 
     def begin_transaction(self, entry: ProducerEntry, first_offset: int) -> None:
-        """A producer has begun a transaction with the batch at this offset."""
+        """Note that a producer has begun a transaction with the batch at this offset."""
         entry.transaction_start = self.ongoing[entry.producer_id] = first_offset
         self._transactions_changed()
 
@@ -332,7 +333,8 @@ class ProducerStateManager:
         if entry is None:
             return
         if transaction_version >= EPOCH_BUMP and epoch == entry.epoch and entry.transaction_start is not None:
-            # A marker has a higher epoch than its records: this one is late, and ends the transaction before.
+            # A marker has a higher epoch than the records of its transaction. This one is late: it belongs to
+            # the previous transaction.
             raise InvalidProducerEpoch(
                 f"the marker of producer {producer_id} has epoch {epoch}, that of an open transaction"
             )
@@ -354,7 +356,7 @@ class ProducerStateManager:
         offset: int,
         timestamp: int,
     ) -> AbortedTransaction | None:
-        """A marker was written. Gives the transaction that it aborted, for the marker's segment."""
+        """Note a written marker; returns the transaction that it aborted, for the segment of the marker."""
         if self.verifications:
             self.end_verification(producer_id, epoch)
         entry = self.entries.get(producer_id)
@@ -372,7 +374,7 @@ class ProducerStateManager:
         return AbortedTransaction(producer_id, start, offset, next(iter(self.ongoing.values()), offset + 1))
 
     def restore(self, producer_id: int, before: bytes) -> None:
-        """Undo an append that was not written. Appends are undone in reverse order."""
+        """Undo an append that was not written. The last append has to be undone first."""
         self.ongoing.pop(producer_id, None)
         if before == WAS_UNKNOWN:
             self.entries.pop(producer_id, None)
@@ -386,7 +388,9 @@ class ProducerStateManager:
     # -- transactions and the high watermark
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Transactions that ended below the high watermark do not limit the last stable offset any more."""
+        """Forget the transactions that ended below the high watermark: they limit the last stable offset no
+        more.
+        """
         # They are in the order of their ends: usually all are below it.
         if self.unreplicated and self.unreplicated[-1][1] < high_watermark:
             self.unreplicated = []
@@ -430,7 +434,7 @@ class ProducerStateManager:
         self._searched.clear()
 
     def replace_by(self, other: ProducerStateManager) -> None:
-        """Take over the producers and transactions of another one, which is not used any more."""
+        """Adopt the producers and transactions of another manager, which must not be used after this."""
         self.entries, self.ongoing, self.unreplicated = other.entries, other.ongoing, other.unreplicated
         self.first_unstable = other.first_unstable
         self._snapshot_offset, self._searched = other._snapshot_offset, other._searched
@@ -440,7 +444,7 @@ class ProducerStateManager:
     # -- snapshots
 
     def load(self, entries: Iterable[ProducerEntry], offset: int, now_ms: int) -> None:
-        """Take over the producers of the snapshot at an offset."""
+        """Adopt the producers of the snapshot at an offset."""
         self.clear()
         self._snapshot_offset = offset
         for entry in entries:
@@ -455,7 +459,7 @@ class ProducerStateManager:
         self._transactions_changed()
 
     def encode_snapshot(self, markers: Iterable[tuple[CheckedBatch, EndTransactionMarker]] = ()) -> bytes:
-        """The producers as they are once `markers`, which are being written, end their transactions."""
+        """The producers in the format of snapshots, with the transactions of `markers` ended."""
         ended: dict[int, ProducerEntry] = {}
         for batch, marker in markers:
             known = ended.get(batch.producer_id) or self.entries.get(batch.producer_id)

@@ -1,7 +1,7 @@
-"""QuickAppender: the usual small batch is checked, written and made part of the log in one step.
+"""QuickAppender: checks, writes and finishes the usual small batch in one step.
 
-Each method returns None or -1 and changes nothing if the batch needs a closer look: it begins a segment, its
-producer is unknown or out of sequence, or the topic changes batches. `LogAppender.prepare` then takes it.
+Each method returns None or -1 and changes nothing if the batch needs `LogAppender.prepare`: because it begins
+a segment, its producer is unknown or out of sequence, or the topic changes batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class QuickAppender:
         self.update_config()
 
     def update_config(self) -> None:
-        """The topic or its rules have changed; the appender knows."""
+        """Take over changed settings of the topic from the appender."""
         rules = self._appender.rules
         # The largest batch of this broker that is stored as it is, and answered without a flush.
         self._own_bytes = rules.max_message_bytes
@@ -78,7 +78,7 @@ class QuickAppender:
         return -1 if size > self._own_bytes else self._appender.put(data, size, 0, timestamp, leader_epoch)
 
     def append_marker(self, marker: Marker, data: bytearray, timestamp: int, leader_epoch: int) -> int:
-        """Append the batch of a marker; returns its offset. KafkaError if the marker is out of date."""
+        """Append the batch of a marker; returns its offset. Raises a KafkaError for an outdated marker."""
         producer_id, epoch, coordinator_epoch, _, version = marker
         producers = self._producers
         producers.check_marker(producer_id, epoch, coordinator_epoch, version)

@@ -1,6 +1,6 @@
 """Reads of log files that may wait for the disk, and reads that must not.
 
-The loop reads with `CachedReads`: a range outside of the page cache raises NotCached, because waiting for the
+The loop reads with `CachedReads`. A range outside of the page cache raises NotCached, because a wait for the
 disk would delay every client. `bring_in` reads the range on another thread, and the loop tries again.
 """
 
@@ -40,9 +40,9 @@ class NotCached(Exception):
 
 class Reads(Protocol):
     def pread(self, file: DiskFile, size: int, position: int, whole: int = 0) -> bytes | bytearray:
-        """Up to `size` bytes, as DiskFile.pread.
+        """Read up to `size` bytes, like DiskFile.pread.
 
-        `whole`, if not 0, is the size of a file that is better read as a whole.
+        `whole`, if not 0, is the size of a file that should be read as a whole.
         """
 
 
@@ -56,10 +56,10 @@ class WaitingReads:
 
 
 class CachedReads:
-    """For the loop: NotCached if the read would wait for the disk.
+    """For the loop: raises NotCached if the read would wait for the disk.
 
-    A range in `brought` is read in any case, even if it was evicted again. If bringing it in failed, the read
-    raises the same error.
+    `brought` has the ranges that `bring_in` has read, each with its error or None. Such a range is read in
+    any case, even if it was evicted again; after an error, the read raises the same error.
     """
 
     __slots__ = ("brought",)

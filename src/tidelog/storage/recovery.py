@@ -248,7 +248,7 @@ def _replay_segment(producers: ProducerStateManager, segment: LogSegment, start:
 
 
 def _finish_interrupted_work(disk: Disk, directory: str, names: list[str]) -> list[str]:
-    """Complete interrupted deletions and swaps of cleaned segments; undo unfinished cleanings."""
+    """Complete interrupted deletions and swaps of cleaned segments, and undo unfinished cleanings."""
     first_cleaned: int | None = None
     swaps: list[tuple[int, str, str]] = []
     kept: list[str] = []
@@ -340,7 +340,7 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
 
 
 def _end_of_clean_segment(disk: Disk, segment: LogSegment) -> int | None:
-    """The offset after the last batch; None if index and log do not match and the log has to be read."""
+    """The offset after the last batch; None if index and log do not match, so that the log has to be read."""
     try:
         index = disk.read(segment.path(OFFSET_INDEX))
         check_offset_index(index, segment.size)
@@ -374,8 +374,8 @@ def load_log(
 ) -> LoadedLog:
     """Load a log from the files of its folder.
 
-    If `recovery_point` is None, the whole log is read and gaps are kept: without a checkpoint nobody knows
-    whether a crash or an earlier cleaning left them.
+    If `recovery_point` is None, the whole log is read and gaps stay: without a checkpoint, a gap may come
+    from a crash or from cleaning.
     """
     segments, snapshots, names = _collect(disk, files, directory, config)
     epochs = LeaderEpochFileCache(disk, directory)
@@ -421,7 +421,10 @@ def load_log(
 
 
 def _keep_gap(loaded: LoadedLog, disk: Disk, directory: str, *, has_file: bool) -> None:
-    """Write down where the gap begins: the next start does not find it, because the log is flushed."""
+    """Write the offset of the gap to a file.
+
+    The next start would not find the gap, because the log is flushed.
+    """
     known = _read_gap(disk, directory) if has_file else None
     if known is not None and (loaded.gap is None or known <= loaded.gap):
         loaded.gap = known
@@ -491,8 +494,8 @@ def _recover(
     for at in range(first, len(segments)):
         segment = segments[at]
         segment.linked = False  # its directory entry may not be on disk either
-        # The snapshot that recovery begins with is durable and is not replaced: another crash needs it, and
-        # the batches before it may have been cleaned.
+        # The first snapshot of the recovery is durable and must not be replaced: after another crash it is
+        # needed again, and the batches before it may have been cleaned.
         if at > first or (at > 0 and segment.base_offset not in snapshots):
             snapshots.write(segment.base_offset, producers.encode_snapshot())
         next_offset, cut = recover_segment(segment, next_offset, config, loaded.epochs, producers)

@@ -1,10 +1,10 @@
 """RefusedBatches: the batches of idempotent producers that a log refused with a retriable error.
 
-A producer has up to five batches in flight. If the first is refused because the disk is full or because too
-few replicas are in sync, the others have a gap before them. OUT_OF_ORDER_SEQUENCE_NUMBER would be the wrong
-answer: librdkafka then raises the epoch of the producer and sends everything unanswered again, also batches
-that other leaders have written. The others get the error of the first instead, and the producer sends all of
-them again in order.
+A producer has up to five batches in flight. If the first one is refused because the disk is full or too few
+replicas are in sync, the others have a gap before them. OUT_OF_ORDER_SEQUENCE_NUMBER would be the wrong
+answer: librdkafka then raises the epoch of the producer and sends all unanswered batches again, even if other
+leaders have written them. With the error of the first batch instead, the producer sends all of them again in
+order.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ class Sequences(NamedTuple):
     @classmethod
     def of(cls, batch: CheckedBatch) -> Sequences | None:
         """None if the batch has no producer or no sequences."""
-        return cls._of(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta
-        )
+        return cls._of(batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
 
     @classmethod
     def read(cls, data: memoryview) -> Sequences | None:
@@ -84,7 +82,7 @@ class _Run:
 
 
 class RefusedBatches:
-    """In memory only: after a restart the connections are gone, and the batches in flight with them."""
+    """Kept in memory only: a restart ends the connections, and so the batches in flight."""
 
     __slots__ = ("_runs",)
 
@@ -98,7 +96,7 @@ class RefusedBatches:
         self._runs.clear()
 
     def add(self, batch: Sequences, entry: ProducerEntry | None, error: RetriableError) -> None:
-        """A batch is refused. `entry` is what the log has of its producer."""
+        """Add a refused batch. `entry` is the producer's state in the log."""
         if self._continued_by(batch, entry) is not None:
             return
         self._runs.pop(batch.producer_id, None)
@@ -113,7 +111,7 @@ class RefusedBatches:
             raise run.error(run.message)
 
     def _continued_by(self, batch: Sequences, entry: ProducerEntry | None) -> _Run | None:
-        """The run that the batch continues, if it may have been in flight when the first was refused."""
+        """The run that the batch continues, if it may have been in flight with the first batch of the run."""
         run = self._runs.get(batch.producer_id)
         if run is None:
             return None

@@ -1,8 +1,9 @@
-"""Truncation: cuts the end of a log off, in steps, so that no sync keeps the loop.
+"""Truncation: truncates a log at its end, in steps, so that no sync blocks the loop.
 
 `find` and `cut` may run in any thread, `begin` and `end` belong to the thread that owns the log. Between
-`begin` and `end` nothing is appended, flushed, cleaned or deleted by retention (`Log.is_truncating`). Before
-a file is cut, no checkpoint says that offsets behind the new end are on disk: others will take them.
+`begin` and `end` nothing is appended, flushed, cleaned or deleted by retention (`Log.is_truncating`).
+Checkpoints with a recovery point above the new end are written again before a file is cut, because new
+records will have these offsets.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Truncation:
-    """Made by `Log.truncation` and `Log.truncation_fully`. The steps are called in this order."""
+    """Made by `Log.truncation` and `Log.truncation_fully`. The methods are the steps, in their order."""
 
     __slots__ = ("_checkpoints", "_fully", "_local", "_log", "_now_ms", "_producers", "_removed", "offset")
 
@@ -47,12 +48,12 @@ class Truncation:
             self.offset = min(self.offset, held_by[2])
 
     def begin(self) -> None:
-        """Lower the recovery point. KafkaStorageError if an append or another truncation is under way."""
+        """Lower the recovery point. Raises KafkaStorageError during an append or another truncation."""
         lowest = min(self.offset, self._log.segments[0].base_offset) if self._fully else self.offset
         self._checkpoints = self._log.begin_truncation(lowest)
 
     def cut(self) -> None:
-        """Remove the segments behind the new end, cut the file, and read the producers. OSError."""
+        """Remove the segments behind the new end, cut the file, and read the producers. Raises OSError."""
         local, log = self._local, self._log
         for write in self._checkpoints:
             write()
@@ -66,7 +67,7 @@ class Truncation:
         self._removed = (renamed + more[0], held + more[1])
 
     def end(self) -> None:
-        """The log ends at `offset` now."""
+        """Let the log end at `offset`."""
         self._local.unlink_later(*self._removed)
         if self._fully:
             self._log.started_anew(self.offset)
@@ -75,11 +76,11 @@ class Truncation:
             self._log.truncated(self.offset, self._producers)
 
     def failed(self) -> None:
-        """A step raised: let the log go on as it is."""
+        """Give the truncation up after an exception of a step. The log continues as it is."""
         self._log.is_truncating = False
 
     def run(self) -> None:
-        """All steps in one go."""
+        """Run all steps."""
         self.find()
         self.begin()
         try:

@@ -1,1 +1,1 @@
-"""Compaction: of each key of a log the last record stays, by passes that run beside the broker's loop."""
+"""Compaction: keeps the last record of each key of a log, in passes that run off the loop."""

@@ -1,9 +1,9 @@
 """Cleaning: one cleaning pass over a log.
 
-The pass puts the keys of the dirty part into an OffsetMap, then writes each group of segments without the
-records that have a later record of the same key. `begin` collects on the loop what the pass needs;
-`Cleaning.work` runs in any thread, in steps. The loop does two things in between: it ends the flush at the
-beginning, and swaps each cleaned group for its segments. Offsets never change, batches are never split.
+The pass puts the keys of the dirty part into an OffsetMap. Then it rewrites each group of segments without
+the records that a later record of the same key replaces. `begin` collects the state of the log on the loop;
+`Cleaning.work` runs in any thread, in steps. In between, the loop ends the flush at the beginning, and swaps
+each cleaned group in. Offsets never change, and batches are never split.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CleanerStats:
 
 @dataclass(slots=True)
 class CleanedGroup:
-    """Segments, and the cleaned files that replace them."""
+    """Consecutive segments, and the cleaned files that replace them."""
 
     old: list[LogSegment]
     files: CleanedFiles
@@ -103,7 +103,7 @@ Event = int | FlushJob | CleanedGroup
 
 @dataclass(slots=True)
 class _Source:
-    """A complete segment that the pass reads; it does not change any more."""
+    """A complete segment that the pass reads. Its files do not change any more."""
 
     segment: LogSegment
     base_offset: int
@@ -184,7 +184,7 @@ def begin(log: Log, range_: CleanableRange, now_ms: int) -> CleaningPlan:
 
 
 class Cleaning:
-    """A cleaning pass. Once all groups are swapped, the next pass begins at `end_offset`."""
+    """A cleaning pass (Kafka's Cleaner). After it, the log is clean up to `end_offset`."""
 
     def __init__(self, plan: CleaningPlan, offsets: OffsetMap, io_buffer_size: int) -> None:
         self.plan = plan
@@ -200,7 +200,9 @@ class Cleaning:
         self._released = 0.0
 
     def work(self) -> Generator[Event, None, None]:
-        """Yields the number of bytes after each step, the flush when it is done, and each group to swap."""
+        """Run the pass. Yields the number of bytes after each step, the completed flush, and each group to
+        swap.
+        """
         self._released = time.perf_counter()
         try:
             if self.plan.flush is not None:
@@ -258,27 +260,30 @@ class Cleaning:
 
     # -- reading
 
-    def _read(self, source: _Source, use: Callable[[bytes], int]) -> Iterator[int]:
-        """Read a segment in chunks. `use` returns the bytes of a chunk in whole batches, -1 to stop."""
+    def _read(self, source: _Source, handle_chunk: Callable[[bytes], int]) -> Iterator[int]:
+        """Read a segment in chunks.
+
+        `handle_chunk` handles the whole batches of a chunk and returns their size, or -1 to stop.
+        """
         file = self.plan.disk.open(source.path(LOG))
-        position, wanted = 0, self._chunk
+        position, chunk_size = 0, self._chunk
         while position < source.size:
-            chunk = file.pread(min(wanted, source.size - position), position)
+            chunk = file.pread(min(chunk_size, source.size - position), position)
             self._released = time.perf_counter()
-            used = use(chunk)
-            if used < 0:
+            used_bytes = handle_chunk(chunk)
+            if used_bytes < 0:
                 return
-            position += used
-            wanted = self._chunk
-            if used == 0:
-                wanted = self._size_of_next(file, source, chunk, position)
-            yield used
+            position += used_bytes
+            chunk_size = self._chunk
+            if used_bytes == 0:
+                chunk_size = self._size_of_next(file, source, chunk, position)
+            yield used_bytes
 
     def _size_of_next(self, file: DiskFile, source: _Source, chunk: bytes, position: int) -> int:
         """The size of a batch that is larger than the chunk. CorruptMessage if it cannot be a batch."""
-        left = source.size - position
-        size = read_header(chunk).total_size if len(chunk) >= HEADER_SIZE else left + 1
-        if size > left or size <= len(chunk) or size > self.plan.largest_batch:
+        remaining = source.size - position
+        size = read_header(chunk).total_size if len(chunk) >= HEADER_SIZE else remaining + 1
+        if size > remaining or size <= len(chunk) or size > self.plan.largest_batch:
             raise CorruptMessage(f"{file.path}: no whole batch at position {position}")
         return size
 
@@ -374,12 +379,12 @@ class Cleaning:
         plan, offsets, stats = self.plan, self._map, self.stats
         at, end = 0, len(chunk)
         while True:
-            status, at, self._out_at, read, kept = loops.filter_batches(
+            status, at, self._out_at, records_read, retained = loops.filter_batches(
                 offsets.table, offsets.hash_key, chunk, at, end, self._out, self._out_at,
                 offsets.latest_offset, plan.now_ms, self._horizon, plan.retained, False, False,
             )  # fmt: skip
-            stats.records_read += read
-            stats.records_kept += kept
+            stats.records_read += records_read
+            stats.records_kept += retained
             if status == OK:
                 return at
             if status == NO_ROOM:
@@ -413,19 +418,22 @@ class Cleaning:
     def _clean_batch(
         self, source: _Source, chunk: bytes, at: int, header: BatchHeader, transactions: CleanedTransactions
     ) -> Buffer:
-        """Clean a batch that is compressed, transactional or a marker; empty if it is removed."""
+        """Clean a batch that is compressed, transactional or a marker.
+
+        Returns no bytes if the batch is removed.
+        """
         original = memoryview(chunk)[at : at + header.total_size]
         count = max(0, header.record_count)
         self.stats.records_read += count
         if header.is_control:
-            kept, result = self._clean_marker(chunk, at, header, original, transactions)
+            retained, result = self._clean_marker(chunk, at, header, original, transactions)
         elif transactions.batch(header):
-            kept, result = 0, self._emptied(header)
+            retained, result = 0, self._emptied(header)
         elif header.base_offset > self._map.latest_offset:
-            kept, result = count, original
+            retained, result = count, original
         else:
-            kept, result = self._filter(source, chunk, at, header, original)
-        self.stats.records_kept += kept
+            retained, result = self._filter(source, chunk, at, header, original)
+        self.stats.records_kept += retained
         return result
 
     def _clean_marker(
@@ -457,7 +465,7 @@ class Cleaning:
         )
 
     def _emptied(self, header: BatchHeader) -> Buffer:
-        """The batch without its records if it is retained, else nothing."""
+        """The batch without its records, or no bytes if the batch itself need not be retained."""
         if not self._is_retained(header):
             return b""
         attributes = header.attributes & (LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG)
@@ -480,22 +488,22 @@ class Cleaning:
         room = len(batch) + 15 * max(0, header.record_count)
         if len(self._scratch) < room:
             self._scratch = bytearray(room)
-        status, _, size, _, kept = loops.filter_batches(
+        status, _, size, _, retained = loops.filter_batches(
             offsets.table, offsets.hash_key, batch, 0, len(batch), self._scratch, 0, offsets.latest_offset,
             plan.now_ms, self._horizon, plan.retained, True, self._is_retained(header),
         )  # fmt: skip
         if status == UNCHANGED:
-            return kept, original
+            return retained, original
         if status == DROPPED:
             return 0, b""
         if status not in (REWRITTEN, EMPTIED):
             raise self._wrong(source, status, chunk, at)
-        made = bytes(memoryview(self._scratch)[:size])
+        cleaned = bytes(memoryview(self._scratch)[:size])
         if status == EMPTIED or codec is Codec.NONE:
-            return kept, made
-        fields = read_header(made)
-        packed = compress(codec, memoryview(made)[HEADER_SIZE:])
-        return kept, assemble(fields._replace(attributes=fields.attributes | codec), packed)
+            return retained, cleaned
+        fields = read_header(cleaned)
+        packed = compress(codec, memoryview(cleaned)[HEADER_SIZE:])
+        return retained, assemble(fields._replace(attributes=fields.attributes | codec), packed)
 
 
 def _control_type(chunk: bytes, at: int, header: BatchHeader) -> int | None:
@@ -522,7 +530,7 @@ def _with_horizon(chunk: bytes, at: int, header: BatchHeader, horizon: int) -> b
 
 @dataclass(slots=True)
 class _Target:
-    """Writes the files of a cleaned segment as `.cleaned`, which a crash throws away."""
+    """Writes the files of a cleaned segment with the suffix `.cleaned`. Recovery deletes such files."""
 
     plan: CleaningPlan
     base_offset: int
@@ -564,7 +572,7 @@ class _Target:
         self.position += len(data)
 
     def finish(self, aborted: list[AbortedTransaction], modified_ms: int) -> CleanedFiles:
-        """Write the indexes and sync all files: they are ready for the swap."""
+        """Write the indexes and sync all files before the swap."""
         disk = self.plan.disk
         if self.max_timestamp >= 0:
             self.times.maybe_append(self.max_timestamp, self.offset_of_max - self.base_offset)
@@ -584,6 +592,6 @@ class _Target:
         )
 
     def remove(self) -> None:
-        """Remove the files: the pass ended before the swap."""
+        """Remove the files of a pass that ends before the swap."""
         for suffix in SEGMENT_SUFFIXES:
             self.plan.disk.unlink(self.path(suffix))

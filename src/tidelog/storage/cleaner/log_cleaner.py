@@ -1,8 +1,9 @@
-"""LogCleaner: compacts the dirtiest log, again and again.
+"""LogCleaner: repeatedly compacts the log with the greatest dirty ratio.
 
 A pass runs in short steps on the scheduler's threads; the loop swaps the cleaned segments in. The long parts
-of a step release the GIL, and the throttle waits by a timer without a thread. A log that cannot be cleaned is
-marked as uncleanable; a pass over a log that changes meanwhile is given up, and a later pass cleans it.
+of a step release the GIL, and the throttle uses a timer instead of a waiting thread. A log that cannot be
+cleaned is marked as uncleanable. If a log changes during its pass, the pass is aborted, and a later one
+cleans the log.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ TURN_SECONDS = 0.002
 
 @dataclass(slots=True)
 class CleanerSettings:
-    """The broker's settings `log.cleaner.*`, except those that topics can override: they are in LogConfig."""
+    """The broker's settings `log.cleaner.*`. LogConfig has those that topics can override."""
 
     enable: bool = True
     threads: int = 1
@@ -61,7 +62,7 @@ class Throttle:
         self._free_at = 0.0
 
     def delay(self, count: int, now: float) -> float:
-        """Seconds to wait after `count` bytes. A wait too short for a timer is added to the next one."""
+        """The seconds to wait after `count` bytes. A wait too short for a timer is added to the next one."""
         if self.rate <= 0:
             return 0.0
         self._free_at = max(now, self._free_at) + count / self.rate
@@ -87,7 +88,9 @@ class _Pass:
         self.aborted: str | None = None
 
     def step(self, limit: int) -> tuple[int, Event, bool]:
-        """Run a step, off the loop: the bytes, an event for the loop, and whether the pass is complete."""
+        """Run a step, off the loop; returns the bytes, an event for the loop, and whether the pass is
+        complete.
+        """
         done = 0
         for event in self.steps:
             if not isinstance(event, int):
@@ -98,7 +101,7 @@ class _Pass:
         return done, 0, True
 
     def stop(self) -> None:
-        """Remove the files that were not swapped in, off the loop."""
+        """Remove the cleaned files that were not swapped in. Runs off the loop."""
         self.steps.close()
 
     @property
@@ -149,7 +152,7 @@ class LogCleaner(LogManagerListener):
     # -- life
 
     def start(self) -> None:
-        """Read the cleaner checkpoints, and begin to clean after the backoff.
+        """Read the cleaner checkpoints, and begin to clean after log.cleaner.backoff.ms.
 
         A log folder whose checkpoint cannot be read is taken offline.
         """
@@ -163,7 +166,7 @@ class LogCleaner(LogManagerListener):
         self._later(self.settings.backoff_ms)
 
     def close(self) -> None:
-        """Begin no pass, and give up the running ones: after the next start they begin again."""
+        """Begin no more passes, and abort the running ones. The next start begins them again."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -190,10 +193,10 @@ class LogCleaner(LogManagerListener):
         self._timer = None
         self.clean_dirtiest()
 
-    # -- partitions that others work on
+    # -- partitions that must not be cleaned now
 
     def pause(self, key: PartitionKey) -> None:
-        """Do not clean a partition until as many calls of `resume`; a running pass is given up."""
+        """Abort the pass over a partition, and begin no other until as many calls of `resume`."""
         self._paused[key] = self._paused.get(key, 0) + 1
         self._abort(key, "it is paused")
 
@@ -215,7 +218,7 @@ class LogCleaner(LogManagerListener):
             running.aborted = reason
 
     def log_truncated(self, log: Log) -> None:
-        """New records will have the offsets above the log end: they are not cleaned yet."""
+        """Lower the cleaner checkpoint to the log end: new records will have the offsets above it."""
         key = (log.topic, log.partition)
         if self.checkpoints.get(key, -1) > log.recovery_point:
             self.checkpoints[key] = log.recovery_point
@@ -231,7 +234,7 @@ class LogCleaner(LogManagerListener):
             self._write_checkpoint(log_dir, lambda: None)
 
     def moved(self, key: PartitionKey, source: LogDir, target: LogDir) -> None:
-        """A partition is in another log folder now: its cleaner checkpoint moves there."""
+        """Move the cleaner checkpoint of a partition to its new log folder."""
         if key in self.checkpoints and not self._closed:
             self._write_checkpoint(target, lambda: self._write_checkpoint(source, lambda: None))
 
@@ -250,7 +253,7 @@ class LogCleaner(LogManagerListener):
         )
 
     def clean_dirtiest(self) -> None:
-        """Check all compacted logs, then begin a pass over the dirtiest of those that are due."""
+        """Check all compacted logs, then begin a pass over the dirtiest of the logs that are due."""
         if self._closed or self._checking or not self.settings.enable:
             return
         if len(self._passes) >= self.settings.threads:
@@ -263,36 +266,36 @@ class LogCleaner(LogManagerListener):
         self,
         logs: Iterator[tuple[PartitionKey, Log]],
         due: list[tuple[PartitionKey, CleanableRange]],
-        most: float,
+        greatest_ratio: float,
         delay_ms: int,
         reads: CachedReads = CACHED,
     ) -> None:
-        """Check the rest of the logs, in turns of the loop; `reads` is for the first of them."""
+        """Check the remaining logs in turns of the loop. `reads` has the ranges that the first log lacked."""
         clock = self._scheduler.clock
-        until = clock.monotonic() + TURN_SECONDS
+        end_of_turn = clock.monotonic() + TURN_SECONDS
         for key, log in logs:
             if log.closed or key in self._passes or key in self._paused or key in self.uncleanable:
                 continue
             try:
-                found = self.range_of(log, reads)
+                cleanable = self.range_of(log, reads)
             except NotCached as cold:
-                here = chain([(key, log)], logs)
-                go_on = partial(self._check_logs, here, due, most, delay_ms)
-                bring_in(self._scheduler, cold, reads, go_on)
+                remaining = chain([(key, log)], logs)
+                check_remaining = partial(self._check_logs, remaining, due, greatest_ratio, delay_ms)
+                bring_in(self._scheduler, cold, reads, check_remaining)
                 return
             except (KafkaError, OSError) as error:
                 self._failed(key, log, error)
                 continue
             reads = CACHED
-            most = max(most, found.dirty_ratio)
-            delay_ms = max(delay_ms, found.overdue_ms)
-            if found.is_due(log.config):
-                due.append((key, found))
-            if clock.monotonic() > until:
-                self._scheduler.schedule(0.0, partial(self._check_logs, logs, due, most, delay_ms))
+            greatest_ratio = max(greatest_ratio, cleanable.dirty_ratio)
+            delay_ms = max(delay_ms, cleanable.overdue_ms)
+            if cleanable.is_due(log.config):
+                due.append((key, cleanable))
+            if clock.monotonic() > end_of_turn:
+                self._scheduler.schedule(0.0, partial(self._check_logs, logs, due, greatest_ratio, delay_ms))
                 return
         self._checking = False
-        self.figures.max_dirty_percent = int(100 * most)
+        self.figures.max_dirty_percent = int(100 * greatest_ratio)
         self.figures.max_compaction_delay_secs = delay_ms // 1000
         self.figures.last_run = clock.monotonic()
         self._choose(due)
@@ -395,30 +398,32 @@ class LogCleaner(LogManagerListener):
         return None if swapped else "its segments have changed"
 
     def _complete(self, running: _Pass) -> None:
-        came_on = running.cleaning.end_offset > running.cleaning.plan.range.first_dirty_offset
+        has_progressed = running.cleaning.end_offset > running.cleaning.plan.range.first_dirty_offset
         self.checkpoints[running.key] = running.cleaning.end_offset
         self._note(running)
 
-        def then() -> None:
+        def continue_cleaning() -> None:
             self._passes.pop(running.key, None)
-            if came_on:
+            if has_progressed:
                 self.clean_dirtiest()
             else:
                 self._later(self.settings.backoff_ms)
 
-        self._write_checkpoint(running.log_dir, then)
+        self._write_checkpoint(running.log_dir, continue_cleaning)
 
-    def _write_checkpoint(self, log_dir: LogDir, then: Callable[[], None]) -> None:
-        owner = self._manager.log_dir_of
+    def _write_checkpoint(self, log_dir: LogDir, on_written: Callable[[], None]) -> None:
+        log_dir_of = self._manager.log_dir_of
         file = log_dir.checkpoint(CLEANER_OFFSETS)
-        if not file.prepare({key: at for key, at in self.checkpoints.items() if owner(key) is log_dir}):
-            then()
+        if not file.prepare(
+            {key: offset for key, offset in self.checkpoints.items() if log_dir_of(key) is log_dir}
+        ):
+            on_written()
             return
 
         def done(_: None, error: BaseException | None) -> None:
             if isinstance(error, OSError):
                 self._manager.log_dirs.failed(log_dir, error)
-            then()
+            on_written()
 
         self._scheduler.run_blocking(file.write, done)
 

@@ -30,7 +30,7 @@ class OffsetMap:
         expected: int | None = None,
         hash_key: bytes | None = None,
     ) -> None:
-        """`memory` is the limit in bytes. If at most `expected` keys come, it may take less."""
+        """Allocate at most `memory` bytes, and not more than `expected` keys need."""
         slots = max(2, memory // SLOT_SIZE)
         if expected is not None:
             slots = min(slots, max(2, int(expected / load_factor) + 2))
@@ -49,7 +49,9 @@ class OffsetMap:
         return self.used / self.slots
 
     def put_batches(self, buf: Buffer, start: int, end: int, from_offset: int) -> tuple[int, int, int]:
-        """Add uncompressed batches: (status, position of the first batch that is not added, records read)."""
+        """Add uncompressed batches; returns status, position of the first batch that was not added, records
+        read.
+        """
         status, at, self.used, latest, records = loops.map_batches(
             self.table, self.hash_key, self.used, self.limit, buf, start, end, from_offset
         )
@@ -59,7 +61,7 @@ class OffsetMap:
     def put_records(
         self, payload: Buffer, start: int, end: int, count: int, base_offset: int, from_offset: int
     ) -> int:
-        """Add the decompressed records of a batch: OK, MAP_FULL, or the status of a malformed record."""
+        """Add the decompressed records of a batch; returns OK, MAP_FULL, or how a record is malformed."""
         status, _, self.used, latest = loops.map_records(
             self.table,
             self.hash_key,
@@ -77,7 +79,7 @@ class OffsetMap:
         return status
 
     def cover(self, offset: int) -> None:
-        """The map is complete up to this offset."""
+        """Note that the map is complete up to this offset."""
         if offset > self.latest_offset:
             self.latest_offset = offset
 

@@ -1,8 +1,8 @@
 """Chooses the log to clean, its range and the segments to merge. Pure functions.
 
-Only whole segments below the last stable offset are cleaned: a record may be removed only if no truncation or
-abort can remove the later record of its key. Nor can a crash: before the first swap the log is on disk as it
-was when the range was chosen, markers included.
+A record may be removed only if the later record of its key is safe. So only whole segments below the last
+stable offset are cleaned: no truncation and no abort can remove records there. A crash cannot either, because
+the log is flushed before the first swap.
 """
 
 from __future__ import annotations

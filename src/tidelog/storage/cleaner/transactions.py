@@ -1,4 +1,6 @@
-"""CleanedTransactions: the aborted batches and the obsolete markers that a cleaning pass comes to.
+"""CleanedTransactions: finds the aborted batches and the obsolete markers of a cleaning pass.
+
+Kafka's counterpart is CleanedTransactionMetadata.
 
 A marker is obsolete when no batch of its transaction is left. It stays until delete.retention.ms has passed,
 so that a consumer in the middle of the transaction finds its end.
@@ -35,7 +37,7 @@ class CleanedTransactions:
             self._next += 1
 
     def batch(self, header: BatchHeader) -> bool:
-        """The pass comes to a batch of records; returns whether its transaction was aborted."""
+        """Note the next batch of records; returns whether its transaction was aborted."""
         self._advance(header)
         if not header.is_transactional:
             return False
@@ -46,7 +48,7 @@ class CleanedTransactions:
         return False
 
     def control(self, header: BatchHeader, kind: int | None) -> bool:
-        """The pass comes to a control batch (`kind` None: an empty one); returns whether it is obsolete."""
+        """Note the next control batch (an empty one has the `kind` None); returns whether it is obsolete."""
         self._advance(header)
         producer_id = header.producer_id
         if kind is None:
