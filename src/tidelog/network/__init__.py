@@ -1,1 +1,1 @@
-"""The socket server of a broker: its loop, listeners, channels, requests and their limits and metrics."""
+"""The socket server of a broker: loop, listeners, channels and requests, with their limits and metrics."""

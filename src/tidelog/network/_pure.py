@@ -21,10 +21,10 @@ Entry = TypeVar("Entry", bound=Flexible)
 def known_header(
     buffer: bytearray, start: int, end: int, entries: dict[int, Entry], client: bytes
 ) -> tuple[Entry, int, int] | None:
-    """The header of the frame `buffer[start:end]`, size included: (entry, correlation id, start of the body).
+    """Read the usual header of the frame `buffer[start:end]`: (entry, correlation id, start of the body).
 
-    None unless the range is exactly one frame, `entries` has its API key and version (as one number), its
-    client id with length is `client`, and it has no tagged fields.
+    The range includes the size of the frame. Returns None unless it is exactly one frame, `entries` has its
+    API key and version (as one number), its client id with length is `client`, and it has no tagged fields.
     """
     size = len(client)
     if size == 0 or start < 0 or end > len(buffer) or end - start < 12 + size:
@@ -66,7 +66,7 @@ class RequestTimes:
         send_start_ns: int,
         sent_ns: int,
     ) -> None:
-        """Record a request. Times are kept in units of 1,024 ns; a queue time only if it is not zero."""
+        """Record a request in units of 1,024 ns. A queue time of zero is not recorded."""
         total = (sent_ns - received_ns) >> 10
         local = (local_end_ns - started_ns) >> 10
         send = (sent_ns - send_start_ns) >> 10

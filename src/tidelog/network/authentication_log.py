@@ -1,4 +1,4 @@
-"""AuthenticationLog: a line for each failed authentication, as Kafka has it, but no flood of them."""
+"""AuthenticationLog: logs failed authentications like Kafka, but limits their number."""
 
 from __future__ import annotations
 

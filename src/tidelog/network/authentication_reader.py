@@ -1,8 +1,8 @@
 """Readers of connections whose clients authenticate.
 
-`AuthenticationReader` reads the frames of a new connection for its `Authenticator`. A `RequestReader` takes
-its place when the client is known, or a `SessionReader` if the session ends some time: that one closes the
-connection at the first request after the end, unless the client re-authenticates.
+`AuthenticationReader` reads the frames of a new connection for its `Authenticator`. After the authentication,
+a `RequestReader` replaces it, or a `SessionReader` if the session has an end. A `SessionReader` closes the
+connection at the first request after that end, unless the client re-authenticates.
 """
 
 from __future__ import annotations

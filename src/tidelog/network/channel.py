@@ -1,8 +1,8 @@
-"""One connection: its state, and its responses, which it sends in the order of their requests.
+"""Channel: one connection (Kafka's KafkaChannel). It sends the responses in the order of their requests.
 
 Requests come from the channel's `RequestReader`. The channel is muted while a request is in progress, a
-response is pending, the request queue is full or its client is over a quota (`channel_state`). A peer that
-sends or reads slowly delays no other connection.
+response is pending, the request queue is full or its client is over a quota (`channel_state`). A slow peer
+delays no other connection.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Channel:
         self.interest = READ
         self.is_exempt = False  # from the limits of the request queue
         self.is_token_authenticated = False
-        # The topics that the peer may read and write, with the generation of the access rules that said so.
+        # The topics that the peer may read and write, with the generation of the access rules that allow it.
         self.allowed_reads: dict[str | bytes, int] = {}
         self.allowed_writes: dict[str, int] = {}
         self._send = sock.send
@@ -129,10 +129,11 @@ class Channel:
         # How many responses are deferred, and the response that waits for them.
         self._deferred = 0
         self._held: LateResponse | None = None
-        # The end of the throttle time, and who is told of it.
+        # The timer for the end of the throttle time, and the callback of the handler.
         self._throttle: tuple[TimerHandle, Callable[[], None]] | None = None
         self._on_closed = on_closed
-        # None when the channel is closed: the two refer to each other, and would wait for the collector.
+        # Set to None when the channel is closed, because the reader refers to the channel: without the cycle,
+        # memory is freed before the next garbage collection.
         self._reader: RequestReader | AuthenticationReader | None
         self._reader = first_reader(self, context, sock, security)
         context.loop.register(self.fd, self._reader.on_event, READ, is_login=self.is_authenticating)
@@ -143,12 +144,12 @@ class Channel:
 
     @property
     def is_authenticating(self) -> bool:
-        """SASL has not told yet who the client is."""
+        """Whether the SASL authentication is not complete yet."""
         return not isinstance(self._reader, RequestReader)
 
     @property
     def is_busy(self) -> bool:
-        """A request has no response yet, or its response is not sent yet."""
+        """Whether a request has no response yet, or its response is not sent yet."""
         return bool(self.state & BUSY)
 
     @property
@@ -169,20 +170,20 @@ class Channel:
         return False
 
     def set_reader(self, reader: RequestReader) -> None:
-        """Read requests with `reader` from now on: the client is authenticated."""
+        """Replace the reader after the authentication."""
         self._reader = reader
         loop = self.context.loop
         loop.unregister(self.fd)
         loop.register(self.fd, reader.on_event, self.interest)
 
     def send_unasked(self, frame: bytes) -> None:
-        """Send a frame that answers no `Request`: the authentication comes before any."""
+        """Send a frame of the authentication, which answers no `Request`."""
         self._send_bytes(frame)
 
     # Requests
 
     def request_received(self, request: Request) -> None:
-        """The handler returned without a response: it comes later."""
+        """Mute the channel: the handler has returned, and the response comes later."""
         self.state = REQUEST_RECEIVED[self.state]
         if not request.kept:
             request.release_buffer()
@@ -194,7 +195,7 @@ class Channel:
                 context.check_limits()
 
     def handler_failed(self, entry: ApiVersionEntry, request: Request | None, error: Exception) -> None:
-        """Close the channel: a handler raised an error of its own."""
+        """Close the channel after an unexpected error of a handler."""
         log.error(
             "closing the connection of %s: the handler of %s failed", self.peer, entry.name, exc_info=error
         )
@@ -220,7 +221,7 @@ class Channel:
     # Responses
 
     def send_frame(self, request: Request, frame: bytes) -> None:
-        """Send a response that begins with its size. Responses of earlier requests leave before it."""
+        """Send a response that begins with its size, after the responses of earlier requests."""
         if request.done:
             raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
         if request.deferred:
@@ -236,7 +237,10 @@ class Channel:
             self._resume()
 
     def _send_frame(self, request: Request, frame: bytes, responded: int) -> None:
-        """Send a response with one call, if nothing is pending; the part that the peer does not take is."""
+        """Send a response with one system call, unless others are pending.
+
+        The rest of it may become pending.
+        """
         try:
             sent = self._send(frame)
         except (BlockingIOError, InterruptedError):
@@ -251,9 +255,9 @@ class Channel:
             self.context.record(request, (frame,), responded)
 
     def defer_response(self) -> None:
-        """A fast path gives its response later, at the end of this turn or when replicas have the records.
+        """Defer the response of a fast path to the end of this turn, or until replicas have the records.
 
-        Later responses of the channel wait for it. The fast path sees to the order of deferred responses.
+        Later responses of the channel wait for it. The fast path keeps the order of its deferred responses.
         """
         self._deferred += 1
         self.state = RESPONSE_DEFERRED[self.state]
@@ -268,12 +272,12 @@ class Channel:
             self._after_deferred()
 
     def send_gathered(self) -> None:
-        """Send the responses that are there, although later ones are still deferred."""
+        """Send the gathered responses, although later ones are still deferred."""
         if not self.state & BATCHED:
             self._send_batch()
 
     def send_now(self, request: FastRequest, frame: bytes) -> None:
-        """Send the response of a fast path before it returns. No response before it may be deferred."""
+        """Send the response of a fast path at once. No earlier response may be deferred."""
         responded = perf_counter_ns()
         if self.state or self._batch:
             self._add_to_batch(frame)
@@ -285,7 +289,7 @@ class Channel:
         entry.record_times(size, received_ns, started_ns, responded, responded, now)
 
     def send_parts(self, request: Request, parts: Sequence[Part]) -> None:
-        """Send a response of bytes and file ranges, its size before it."""
+        """Send a response of bytes and file ranges, with its size in front."""
         if request.done:
             raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
         size = sum(map(part_size, parts))
@@ -325,7 +329,7 @@ class Channel:
         self._after_deferred()
 
     def _send_late(self, request: Request, parts: Sequence[Part], responded: int) -> None:
-        """Send a response that came after its handler returned, that is in a batch, or that has parts."""
+        """Send a response after its handler has returned, in a batch, or with several parts."""
         if self.state & DEFERRED:
             # The deferred responses come first. No request is read until this one is sent.
             self.state = RESPONSE_HELD[self.state]
@@ -384,7 +388,7 @@ class Channel:
             self._resume()
 
     def _complete(self, request: Request) -> bool:
-        """Complete a request and release what it holds; says whether it had muted the channel."""
+        """Complete a request and release its memory; returns whether it had muted the channel."""
         request.done = True
         if request.memory is not None:
             self.context.release_memory(request)
@@ -426,7 +430,7 @@ class Channel:
             self._send_bytes(data)
 
     def _send_bytes(self, data: bytes) -> None:
-        """Send as much as the peer takes; the rest is pending."""
+        """Send as much as the peer takes. The rest becomes pending."""
         try:
             sent = self._send(data)
         except (BlockingIOError, InterruptedError):
@@ -516,18 +520,19 @@ class Channel:
     # Muting and closing
 
     def mute(self) -> None:
-        """The request queue is full: read nothing until `unmute`."""
+        """Read nothing until `unmute`, because the request queue is full."""
         self.state = QUEUE_FILLED[self.state]
         self.set_interest(self.interest & ~READ)
 
     def unmute(self) -> None:
-        """The request queue has room. The reader listens again."""
+        """End `mute`: the request queue has room, and the reader listens again."""
         self.state = QUEUE_DRAINED[self.state]
 
     def throttle(self, seconds: float, ended: Callable[[], None]) -> None:
-        """Read no request for so long: the client is over a quota. To be called before the response is sent.
+        """Read no request for some time, because the client is over a quota.
 
-        `ended` is called when the time is over, or when the channel is closed before.
+        Call this before the response is sent. `ended` is called when the time is over, or when the channel is
+        closed.
         """
         if self.state & CLOSED:
             ended()
@@ -555,13 +560,13 @@ class Channel:
             self.close()
 
     def lost(self, error: OSError | None) -> None:
-        """Close the channel: the peer has gone."""
+        """Close the channel after the peer has closed the connection, or after an error of the socket."""
         if error is not None:
             log.debug("connection of %s lost: %s", self.peer, error)
         self.close()
 
     def drop(self, reason: str) -> None:
-        """Close the channel because of its peer; deferred responses are sent before."""
+        """Close the channel because of a fault of the peer, after the deferred responses."""
         log.warning("closing the connection of %s (listener %s): %s", self.peer, self.listener, reason)
         if self.state & DEFERRED:
             self.state = CLOSE_STARTED[self.state]  # after the deferred responses
@@ -569,7 +574,7 @@ class Channel:
             self.close()
 
     def drain(self) -> None:
-        """Read no further request, and close when the last response is sent."""
+        """Stop reading requests, and close when the last response is sent."""
         if self.state & BUSY:
             self.state = CLOSE_STARTED[self.state]
         else:

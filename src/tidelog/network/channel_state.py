@@ -1,8 +1,8 @@
-"""The states of a channel, and what each event makes of them.
+"""The states of a channel and their transitions.
 
-A state is one number of three independent parts, each with a table below: why the channel is muted (Kafka's
-ChannelMuteState, and a mute for a full request queue), how its responses leave, and whether it closes. An
-event that cannot come in a state raises KeyError with the state; `state_name` spells it out.
+A state is one number with three independent parts, each with a table below: the reasons for a mute (Kafka's
+ChannelMuteState, and a full request queue), the mode in which responses are sent, and whether the channel
+closes. An event that is impossible in a state raises KeyError with the state; `state_name` gives its name.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 OPEN: Final = 0
 """Not muted, responses leave at once: the state in which nearly every request comes and goes."""
 
-# Why no request is read (mute state): none or some of these.
+# The reasons why no request is read (mute state). Several may be set.
 REQUEST_IN_PROGRESS: Final = 1  # a request has no response yet: a handler or a purgatory has it
 RESPONSE_PENDING: Final = 2  # a response waits until the peer takes more, or until the disk has read it
 QUEUE_FULL: Final = 4  # queued.max.requests are in progress, or queued.max.request.bytes are in use
 
-# How responses leave: at once, or as one of these says.
+# The mode in which responses are sent: at once if none of these is set.
 BATCHED: Final = 8  # more requests of the same read follow: their responses leave together
 DEFERRED: Final = 16  # responses come at the end of this turn of the loop; later ones wait for them
 
@@ -82,7 +82,7 @@ class ChannelEvent(Enum):
 
 _E = ChannelEvent
 
-# Each table: event -> {part of the state before: part of the state after}. What is missing is impossible.
+# Each table: event -> {part of the state before: part of the state after}. Missing entries are impossible.
 
 MUTE_TABLE: Final[Mapping[ChannelEvent, Mapping[int, int]]] = {
     # One request at a time. A deferred response that is sent meanwhile may already be pending.
@@ -103,7 +103,7 @@ MUTE_TABLE: Final[Mapping[ChannelEvent, Mapping[int, int]]] = {
         THROTTLED | RESPONSE_PENDING: THROTTLED | RESPONSE_PENDING,
         THROTTLED | REQUEST_IN_PROGRESS | RESPONSE_PENDING: THROTTLED | RESPONSE_PENDING,
     },
-    # A request whose response is held counts as in progress, whether it was before or not.
+    # A request with a deferred response counts as in progress, whether it did before or not.
     _E.RESPONSE_HELD: {
         OPEN: REQUEST_IN_PROGRESS,
         REQUEST_IN_PROGRESS: REQUEST_IN_PROGRESS,
@@ -171,7 +171,7 @@ CLOSE_TABLE: Final[Mapping[ChannelEvent, Mapping[int, int]]] = {
     _E.CLOSE_COMPLETED: {OPEN: CLOSED, CLOSING: CLOSED},
 }
 
-# What the other parts of the state must not say when an event comes, and what one of them must.
+# The flags of the other parts of the state that exclude an event, and those that it needs (one of them).
 EXCLUDED: Final[Mapping[ChannelEvent, int]] = {
     _E.SEND_COMPLETED: BATCHED,
     _E.QUEUE_FILLED: BATCHED | CLOSING,
@@ -201,7 +201,7 @@ def states() -> Iterator[int]:
 
 
 def next_state(state: int, event: ChannelEvent) -> int | None:
-    """The state after an event by the tables; None where it cannot come in this state."""
+    """The state after an event; None if the event is impossible in this state."""
     if state == CLOSED:
         return CLOSED  # responses and timers that come too late change nothing
     if state & EXCLUDED.get(event, 0) or (event in REQUIRED and not state & REQUIRED[event]):
@@ -216,9 +216,9 @@ def next_state(state: int, event: ChannelEvent) -> int | None:
 
 
 def transitions(event: ChannelEvent) -> dict[int, int]:
-    """The state after an event, by the state before it: `state = SEND_BLOCKED[state]`; or KeyError.
+    """A dict from the state before an event to the state after it: `state = SEND_BLOCKED[state]`.
 
-    Plain dicts, because every small request looks into them: a lookup costs little more than to set a bit.
+    Every small request uses these dicts: a lookup costs little more than to set a bit.
     """
     after = {state: next_state(state, event) for state in states()}
     return {state: following for state, following in after.items() if following is not None}

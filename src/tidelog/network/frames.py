@@ -1,4 +1,4 @@
-"""Cuts the byte stream of a connection into frames: a size of 4 bytes, then so many bytes. No socket here.
+"""Cuts the byte stream of a connection into frames: 4 bytes with the size, then the bytes. Has no socket.
 
 The caller receives into `get_buffer()`, reports the count to `buffer_updated()`, takes whole frames from
 `next_frame()` and calls `detach()` before another connection uses the shared buffer.
@@ -23,7 +23,7 @@ HTTP_METHODS: Final = frozenset(
 )
 TLS_HANDSHAKE: Final = b"\x16\x03"
 
-# Where the next bytes of the stream belong.
+# The place for the next bytes of the stream.
 TO_SHARED_BUFFER: Final = 0
 TO_SIZE: Final = 1  # into the 4 bytes that hold the size of the next frame
 TO_FRAME: Final = 2  # into the memory of the frame whose size is known
@@ -31,7 +31,7 @@ NOWHERE: Final = 3  # `next_frame` first has to return the frames that are here
 
 
 class InvalidReceive(Exception):
-    """The next frame cannot be received; the message says why. Its connection has to be closed."""
+    """The next frame cannot be received, for the reason in the message. The connection has to be closed."""
 
 
 def other_protocol(begin: bytes) -> str | None:
@@ -42,9 +42,10 @@ def other_protocol(begin: bytes) -> str | None:
 
 
 class ReceiveBuffer:
-    """What all readers of a broker share: the buffer of one read, and the largest frame that is accepted.
+    """The buffer of one read, which all readers of a broker share, and the limit for the size of a frame.
 
-    `buffer` is never larger than the largest frame with its size: one frame that fills a read is within it.
+    `buffer` is at most as large as the largest frame with its size, so a single frame that fills it is
+    acceptable.
     """
 
     __slots__ = ("buffer", "max_size", "view")
@@ -64,8 +65,8 @@ class FrameReader:
     """The frames of one connection.
 
     A frame that arrives whole is a view of the shared buffer. A frame that arrives in pieces has memory of
-    the pool: `memory` after `next_frame`, which the caller takes and releases. After a large frame the next
-    size is received alone, so that the frame behind it is received where it stays, without a copy.
+    the pool; the caller takes it after `next_frame` (`take_memory`) and releases it. After a large frame, the
+    size of the next one is received alone: that frame is then received into its own memory, without a copy.
     """
 
     __slots__ = (
@@ -98,16 +99,16 @@ class FrameReader:
 
     @property
     def filled(self) -> int:
-        """How many bytes are here of the frame, or of the size, that is being received."""
+        """The number of received bytes of the present frame, or of its size."""
         return self._filled
 
     @property
     def missing(self) -> int:
-        """How many bytes are missing to that frame or size."""
+        """The number of missing bytes of the present frame, or of its size."""
         return self._size - self._filled if self._filling is not None else 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes of the stream belong."""
+        """The place for the next bytes of the stream."""
         if self._filling is not None:
             return memoryview(self._filling)[self._filled : self._size]
         if self.target == NOWHERE:
@@ -115,9 +116,10 @@ class FrameReader:
         return self._shared.view
 
     def buffer_updated(self, count: int) -> bool:
-        """`count` bytes were received into `get_buffer()`; says whether memory of the pool was taken.
+        """Note that `count` bytes were received into `get_buffer()`; returns whether that took memory of the
+        pool.
 
-        InvalidReceive if a size is not acceptable.
+        Raises InvalidReceive if a size is not acceptable.
         """
         filling = self._filling
         if filling is None:
@@ -134,7 +136,7 @@ class FrameReader:
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its size; None if more bytes are needed.
 
-        InvalidReceive if the next size is not acceptable. The frames before it were returned.
+        Raises InvalidReceive if the next size is not acceptable, after the frames before it were returned.
         """
         if self._filling is not None:
             is_whole = self._filled == self._size and self.target == TO_FRAME
@@ -154,9 +156,9 @@ class FrameReader:
         return self._view[body:end]
 
     def has_frame(self) -> bool:
-        """Whether another whole frame is here, whatever its size."""
-        left = self._end - self.position - SIZE.size
-        return left >= 0 and 0 <= SIZE.unpack_from(self.buffer, self.position)[0] <= left
+        """Whether another whole frame has arrived, of any size."""
+        remaining = self._end - self.position - SIZE.size
+        return remaining >= 0 and 0 <= SIZE.unpack_from(self.buffer, self.position)[0] <= remaining
 
     def take_memory(self) -> FrameBuffer:
         """The memory of the frame that `next_frame` returned last. The caller releases it to the pool."""
@@ -165,10 +167,10 @@ class FrameReader:
         return memory
 
     def detach(self, paused: bool) -> None:
-        """Move what is left of the shared buffer to memory of this connection.
+        """Move the remaining bytes out of the shared buffer, into memory of this connection.
 
-        The bytes of a `paused` connection are kept until `next_frame` is called again. Otherwise the frame
-        that has begun gets memory of the pool; InvalidReceive if there is none.
+        For a `paused` connection, they stay there until `next_frame` is called again. Otherwise the
+        incomplete frame gets memory of the pool. Raises InvalidReceive if the pool has none.
         """
         position, end = self.position, self._end
         if position == end:
@@ -180,9 +182,9 @@ class FrameReader:
                 self.position, self._end = 0, end - position
                 self.target = NOWHERE
         else:
-            begun = self._view[position:end]
+            incomplete = self._view[position:end]
             self._clear()
-            self._begin(begun)
+            self._begin(incomplete)
 
     def owns(self, frame: memoryview) -> bool:
         """Whether the bytes of this frame are the connection's own, and are never overwritten."""
@@ -202,15 +204,15 @@ class FrameReader:
         self.buffer, self._view = self._shared.buffer, self._shared.view
         self.position = self._end = 0
 
-    def _begin(self, begun: memoryview) -> None:
-        if len(begun) < SIZE.size:
+    def _begin(self, incomplete: memoryview) -> None:
+        if len(incomplete) < SIZE.size:
             self._begin_size()
         else:
-            self._begin_frame(SIZE.unpack_from(begun)[0])
-            begun = begun[SIZE.size :]
+            self._begin_frame(SIZE.unpack_from(incomplete)[0])
+            incomplete = incomplete[SIZE.size :]
         assert self._filling is not None
-        self._filling[: len(begun)] = begun
-        self._filled = len(begun)
+        self._filling[: len(incomplete)] = incomplete
+        self._filled = len(incomplete)
 
     def _begin_size(self) -> None:
         self._filling = bytearray(SIZE.size)

@@ -1,6 +1,7 @@
-"""The settings of the network, and Kafka's ConnectionQuotas: how many connections, and how fast.
+"""The settings of the network, and Kafka's ConnectionQuotas: limits for the number and the rate of
+connections.
 
-ConnectionQuotas only counts. Acceptors ask it before they accept, and report connections that open and close.
+ConnectionQuotas only counts. Acceptors ask it before they accept, and report opened and closed connections.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class RateLimit:
         self._at = now
 
     def delay(self, now: float) -> float:
-        """Seconds until the next event is allowed; 0 if it is now."""
+        """The seconds until the next event is allowed; 0 if it is allowed now."""
         if self.rate >= UNLIMITED:
             return 0.0
         self._tokens = min(float(self.rate), self._tokens + (now - self._at) * self.rate)
@@ -70,7 +71,7 @@ class RateLimit:
 
 
 class AddressRates:
-    """connection_creation_rate of addresses: how many connections a second each of them may open."""
+    """connection_creation_rate: the number of connections that each address may open per second."""
 
     def __init__(self, windows: SampleConfig) -> None:
         self._windows = windows
@@ -113,15 +114,16 @@ class AddressRates:
 
     def _forget_idle(self, now_ms: int) -> None:
         self._rates = {address: rate for address, rate in self._rates.items() if rate.measure(now_ms) > 0}
-        # If most are busy, a look at all of them for each new connection would take the time of all clients.
+        # Seldom: with many busy addresses, a check of all of them for each new connection would take too
+        # long.
         self._forget_at = max(MOST_ADDRESSES, 2 * len(self._rates))
 
 
 class ConnectionQuotas:
     """Counts the open connections of the broker, of each listener and of each address.
 
-    At max.connections a listener waits until a connection closes. The listeners of the brokers are protected,
-    if there are other listeners: they go on accepting, and the others' connection that is idle longest is
+    At max.connections a listener waits until a connection closes. The listener of the brokers is protected if
+    there are other listeners: it goes on accepting, and the connection of the others that is idle longest is
     closed.
     """
 
@@ -155,7 +157,7 @@ class ConnectionQuotas:
 
     @property
     def excess(self) -> int:
-        """How many connections are open above max.connections."""
+        """The number of open connections above max.connections."""
         return max(0, self.total - self._limits.max_connections)
 
     def delay(self, listener: str, now: float) -> float:
@@ -167,7 +169,7 @@ class ConnectionQuotas:
         return self._limits.max_connections_per_ip_overrides.get(address, self._limits.max_connections_per_ip)
 
     def admit(self, listener: str, address: str) -> bool:
-        """Count a new connection; False if its address has max.connections.per.ip already."""
+        """Count a new connection. Returns False if its address has max.connections.per.ip already."""
         self._rate.take()
         self._rates[listener].take()
         if self._by_address[address] >= self.limit_of(address):

@@ -1,7 +1,7 @@
-"""What the network needs of a listener's security. The broker implements it; a PLAINTEXT listener has none.
+"""ListenerSecurity: the security of a listener, implemented by the broker. A PLAINTEXT listener has none.
 
-With TLS the handshake comes first. An `Authenticator` then takes the frames of a new connection until its
-client is known. No request is read before.
+With TLS, the handshake comes first. With SASL, an `Authenticator` then gets the frames of a new connection
+until its client is authenticated. No request is read before that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class AuthenticationStep(Protocol):
-    """What to do after a frame."""
+    """The next step of an authentication, after a frame."""
 
     @property
     def response(self) -> bytes | None:
@@ -28,27 +28,27 @@ class AuthenticationStep(Protocol):
 
     @property
     def work(self) -> Callable[[], object] | None:
-        """Runs on a thread; its result goes to `Authenticator.resume`."""
+        """Work for a thread, or None. Its result goes to `Authenticator.resume`."""
 
     @property
     def is_complete(self) -> bool:
-        """The client is authenticated: `Authenticator.session` says who it is."""
+        """Whether the client is authenticated. `Authenticator.session` has its principal then."""
 
     @property
     def is_failed(self) -> bool:
-        """The connection is closed after the response."""
+        """Whether the connection is closed after the response."""
 
     @property
     def is_delayed(self) -> bool:
-        """Response and close wait for `ListenerSecurity.failure_delay_seconds`."""
+        """Whether response and close wait for `ListenerSecurity.failure_delay_seconds`."""
 
     @property
     def reason(self) -> str:
-        """Why it failed, for the log."""
+        """The reason of a failure, for the log."""
 
 
 class Session(Protocol):
-    """Who a client is, and for how long."""
+    """The identity of a client, and its lifetime."""
 
     @property
     def principal(self) -> str: ...

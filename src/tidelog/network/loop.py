@@ -1,7 +1,8 @@
-"""The event loop of a broker: asyncio's, with a fast path for the broker's own sockets.
+"""BrokerLoop: the event loop of a broker.
 
-The poll itself calls the descriptors given to `register`, without asyncio's handles, contexts and queues.
-Tasks, futures, signals and streams are asyncio's. The loop is also the broker's Scheduler.
+It is asyncio's loop, with a fast path for the broker's own sockets. The poll itself calls the callbacks of
+the descriptors given to `register`, without asyncio's handles, contexts and queues. Tasks, futures, signals
+and streams are asyncio's. The loop is also the broker's Scheduler.
 """
 
 from __future__ import annotations
@@ -95,9 +96,10 @@ class DirectSelector(selectors.BaseSelector):
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._direct: dict[int, OnEvent] = {}
         self.turn: deque[Callable[[], None]] = deque()
-        # Callbacks from other threads. The loop looks here before it sleeps, so they wake it only from sleep.
+        # Callbacks from other threads. The loop checks them before it sleeps, so they wake it only from
+        # sleep.
         self.posted: deque[Callable[[], None]] = deque()
-        # Descriptors of connections that log in, and callbacks about them: they wait for requests.
+        # Descriptors of connections that log in, and their callbacks. Requests have priority over them.
         self.logins: set[int] = set()
         self.login_callbacks: deque[Callable[[], None]] = deque()
         self._logins_handled = 0
@@ -108,7 +110,7 @@ class DirectSelector(selectors.BaseSelector):
         self.now_ns = self.turn_ns
         self.idle_ns = 0
         self.crowded = False  # whether more than one descriptor is handled in this turn
-        # How many waits in a row were short, and from how many on the loop watches instead of sleeping.
+        # The number of short waits in a row, and the number from which on the loop polls instead of sleeping.
         self._quick = 0
         self.bulk_ns = 0  # when a large frame or answer was last under way
         may_watch = poller is None and len(os.sched_getaffinity(0)) > 1
@@ -143,7 +145,7 @@ class DirectSelector(selectors.BaseSelector):
         """Poll once: call the broker's descriptors, return asyncio's."""
         turn, posted = self.turn, self.posted
         if turn or posted:
-            # asyncio chose the timeout before it could know of these callbacks and of what they schedule.
+            # asyncio chose the timeout without these callbacks and the timers that they schedule.
             self._run_posted()
             self._run_turn()
             timeout = 0.0
@@ -154,7 +156,7 @@ class DirectSelector(selectors.BaseSelector):
         if self._quick >= self._quick_enough and timeout != 0.0 and before - self.bulk_ns > CALM_NS:
             events = self._watch(before) or self._poll(timeout, EVENTS_PER_POLL + len(self.logins))
         else:
-            # The kernel reports logins that wait again and again: they take no room from requests.
+            # Waiting logins are reported by each poll: they must not take the places of requests.
             events = self._poll(timeout, EVENTS_PER_POLL + len(self.logins))
         self.asleep = False
         self.turn_ns = self.now_ns = after = time.perf_counter_ns()
@@ -187,9 +189,9 @@ class DirectSelector(selectors.BaseSelector):
         return others
 
     def _run_logins(self, events: Sequence[tuple[int, int]]) -> None:
-        """Handle logins for a moment. The next poll reports the events that are left again.
+        """Handle logins for a limited time. The next poll reports the remaining events again.
 
-        Each turn begins with another event, so that no connection always comes last.
+        Each turn begins with another event, so that no connection is always the last one.
         """
         end = time.perf_counter_ns() + self._login_ns
         callbacks, direct = self.login_callbacks, self._direct
@@ -209,10 +211,10 @@ class DirectSelector(selectors.BaseSelector):
             self.on_error("an event of a login was not handled", error)
 
     def _watch(self, start: int) -> list[tuple[int, int]]:
-        """Poll again and again for a moment, because a peer that responds at once is not worth a sleep.
+        """Poll without sleeping for a moment: a peer may answer at once.
 
-        To sleep and to be woken takes longer than to handle a small request. Each failure makes watching four
-        times rarer, each success twice as frequent: it goes on only where two of three succeed.
+        To sleep and to wake up takes longer than to handle a small request. Each failure makes this four
+        times rarer, each success twice as frequent, so it continues only if two of three attempts succeed.
         """
         poll, end = self._poll, start + WATCH_NS
         while True:
@@ -224,7 +226,7 @@ class DirectSelector(selectors.BaseSelector):
                 self._quick = 0
                 self._quick_enough = min(self._quick_enough << 2, RARELY)
                 return events
-            # A process that waits for this core comes first: the peer, or a follower on this machine.
+            # Yield to a process that waits for this core, such as the peer or a follower on this machine.
             os.sched_yield()
 
     def _run_posted(self) -> None:
@@ -304,15 +306,13 @@ class DirectSelector(selectors.BaseSelector):
 class BrokerLoop(asyncio.SelectorEventLoop):
     """The loop of one broker. `io_threads` threads do blocking work, and as many others read from the disk.
 
-    Threads are started when they are first needed.
+    Each thread is started when it is first needed.
     """
 
     sends_files = True
     """Whether the kernel sends ranges of files to sockets; otherwise they are read and sent."""
 
-    def __init__(
-        self, io_threads: int = 8, clock: Clock | None = None, poller: Poller | None = None
-    ) -> None:
+    def __init__(self, io_threads: int = 8, clock: Clock | None = None, poller: Poller | None = None) -> None:
         self.direct = DirectSelector(poller)
         super().__init__(self.direct)
         self.direct.on_error = self._report
@@ -369,11 +369,11 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self.direct.remove(fd)
 
     def dispatch(self, fd: int, mask: int) -> None:
-        """Call what is registered for `fd`, as if the poll had found it ready."""
+        """Call the callback of `fd`, as if the poll had reported it as ready."""
         self.direct.dispatch(fd, mask)
 
     def call_after(self, fd: int, callback: Callable[[], None]) -> None:
-        """Run `callback` after this turn; if `fd` logs in, when the loop has time for logins."""
+        """Run `callback` after this turn. If `fd` logs in, run it when the loop has time for logins."""
         if fd in self.direct.logins:
             self.direct.login_callbacks.append(callback)
         else:
@@ -448,7 +448,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
 
     @property
     def idle_seconds(self) -> float:
-        """How long the loop has waited for events, since it was made."""
+        """The seconds that the loop has waited for events since it was made."""
         return self.direct.idle_ns / 1e9
 
     def close(self) -> None:
@@ -513,7 +513,7 @@ class ThreadPool:
         size = max(1, size)
         for _ in range(len(self._threads) - size):
             self._jobs.put(None)
-            # Any of the threads may take the end: `close` waits for all of them.
+            # Any of the threads may end: `close` waits for all of them.
             self._ended.append(self._threads.pop())
         self._size = size
 

@@ -1,7 +1,7 @@
-"""The memory of frames that arrive in pieces: counted against `queued.max.request.bytes`, and reused.
+"""MemoryPool: the memory of frames that arrive in pieces, limited by `queued.max.request.bytes` and reused.
 
-A buffer is reused only when no view of it is left. A handler that keeps a view too long keeps the buffer
-from being reused; it never sees the bytes of another request.
+A buffer is reused only after its last view is released. A handler that keeps a view too long prevents the
+reuse, and never sees the bytes of another request.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ FrameBuffer = bytearray | mmap.mmap
 
 
 class MemoryPool:
-    """Kafka's SimpleMemoryPool: while any byte is left, a frame of any size gets its buffer.
+    """Kafka's SimpleMemoryPool: while a single byte is available, a frame of any size gets a buffer.
 
-    So a frame larger than the whole pool passes too. `limit` is `queued.max.request.bytes`, -1 for none.
+    So even a frame larger than the whole pool passes. `limit` is `queued.max.request.bytes`, -1 for none.
     """
 
     __slots__ = ("_free", "_kept", "limit", "used")
@@ -44,7 +44,7 @@ class MemoryPool:
         return max(0, self.limit - self.used) if self.limit > 0 else -1
 
     def allocate(self, size: int) -> FrameBuffer:
-        """A buffer of at least `size` bytes, which holds anything. Raises MemoryError or OSError."""
+        """A buffer of at least `size` bytes, not cleared. Raises MemoryError or OSError."""
         buffer = self._make(size)
         self.used += size
         return buffer

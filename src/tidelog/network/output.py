@@ -1,7 +1,7 @@
-"""The bytes and file ranges that a channel still has to send, in order. Kafka's NetworkSend.
+"""Output: the bytes and file ranges that a channel still has to send, in order (Kafka's NetworkSend).
 
-Nothing is copied where the kernel sends ranges of files; otherwise they are read and sent. Sending stops at a
-range that is not in the page cache (`missing`) until a thread has read it.
+The kernel sends ranges of files without a copy if it can; otherwise they are read and sent. Sending stops at
+a range outside of the page cache (`missing`) until a thread has read it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Output:
         self._sends_files = sends_files
         self._parts: list[Part] = []
         self._sent_of_slice = 0
-        # Up to which position the page cache has the slice that is being sent, and how long that is believed.
+        # The position up to which the page cache has the present slice, and until when this is assumed.
         self._cached_end = self._cached_until = 0
         self.missing: MissingRange | None = None
 
@@ -112,14 +112,14 @@ class Output:
         self._parts.clear()
 
     def brought_in(self) -> None:
-        """The missing range was read. It is sent without another look, even if it is evicted again."""
+        """Continue after the missing range was read. It is sent even if it was evicted again."""
         missing, self.missing = self.missing, None
         if missing is not None:
             self._cached_end = missing.position + missing.size
             self._cached_until = perf_counter_ns() + CACHED_NS
 
     def send(self) -> bool:
-        """Send; True if nothing is left, OSError if the peer is gone.
+        """Send as much as possible; returns whether everything is sent. Raises the OSError of the socket.
 
         After False the channel waits for the disk if `missing` is set, and for the peer otherwise.
         """
@@ -160,7 +160,7 @@ class Output:
         del parts[:whole]
 
     def _send_piece(self) -> None:
-        """Send bytes without other bytes behind them: the head of a response before a slice, or its tail."""
+        """Send one piece of bytes: the head of a response before a slice, or its tail."""
         parts = self._parts
         piece = parts[0]
         assert isinstance(piece, bytes | bytearray | memoryview)
@@ -189,7 +189,10 @@ class Output:
         del self._parts[0]
 
     def _cached_size(self, part: FilePart, start: int, size: int) -> int:
-        """How many bytes from `start`, up to `size`, the page cache has; NotCached if it has none."""
+        """The number of bytes from `start` on, up to `size`, in the page cache.
+
+        Raises NotCached if there are none.
+        """
         now = perf_counter_ns()
         if start < self._cached_end and now < self._cached_until:
             return min(size, self._cached_end - start)

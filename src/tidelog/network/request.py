@@ -26,7 +26,8 @@ NO_BYTES: Final = memoryview(b"")
 def client_address(peer: str) -> str:
     """The address of a peer as Java writes it: without the port, and IPv6 with all eight groups.
 
-    An IPv4 address of a socket for both versions is an IPv4 address: access rules name it so.
+    A dual-stack socket reports IPv4 peers as mapped IPv6 addresses. The result is the IPv4 address, which
+    access rules name.
     """
     host = peer.rpartition(":")[0].strip("[]")
     if ":" in host:
@@ -85,7 +86,7 @@ the end of this turn of the loop (`Channel.send_deferred`). The frame is valid u
 
 
 class RequestSource(Protocol):
-    """Where a request came from: a `Channel`, or the Envelope of another broker."""
+    """The source of a request: a `Channel`, or the Envelope of another broker."""
 
     context: RequestChannel
     listener: str
@@ -119,7 +120,7 @@ class RequestSource(Protocol):
 
 
 def part_size(part: Part) -> int:
-    # The type of most parts is looked at first: `isinstance` takes longer.
+    # The exact type of most parts is compared first, because `isinstance` takes longer.
     if type(part) is bytes or isinstance(part, bytes | bytearray | memoryview):
         return len(part)
     return part.size
@@ -208,19 +209,19 @@ class Request:
         return self.channel.is_forwarded
 
     def exempt_connection(self) -> None:
-        """From now on requests of this connection do not wait while the request queue is full.
+        """Do not mute this connection while the request queue is full.
 
-        For the controller and for followers: clients may wait for them.
+        For the controller and for followers: the requests in the queue may wait for them.
         """
         self.channel.is_exempt = True
 
     def throttle(self, ms: int, ended: Callable[[], None]) -> None:
-        """Mute the connection for so long, from before the response on; `ended` is called after that."""
+        """Mute the connection for some time, from before the response on, then call `ended`."""
         self.throttle_ns = ms * 1_000_000
         self.channel.throttle(ms / 1000, ended)
 
     def respond(self, parts: Sequence[Part]) -> None:
-        """Send a response: its header and body. The size is put before them."""
+        """Send a response: its header and body. This method adds the size."""
         if len(parts) == 1 and type(parts[0]) is bytes:
             body = parts[0]
             self.channel.send_frame(self, SIZE.pack(len(body)) + body)
@@ -254,7 +255,7 @@ class Request:
             self.channel.context.release_memory(self)
 
     def waiting(self) -> None:
-        """The request waits in a purgatory from now on: it does not count as in progress."""
+        """Note that the request waits in a purgatory, and does not count as in progress any more."""
         if self.local_end_ns == 0:
             self.local_end_ns = time.perf_counter_ns()
         self.channel.context.no_longer_in_progress(self)

@@ -1,7 +1,8 @@
-"""What the channels of a broker share: the receive buffer, the handler, and the limits of the request queue.
+"""RequestChannel: the receive buffer, the handler and the request queue's limits, shared by a broker's
+channels.
 
 The request queue is full while `queued.max.requests` requests are in progress or `queued.max.request.bytes`
-are in use. Channels that want to read then are muted, and unmuted in the order in which they were.
+are in use. Channels that try to read meanwhile are muted. Later they are unmuted in the same order.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TRACED_ONLY: Final = 1
 
 
 class Tracer(Protocol):
-    """Hears of each completed request. All times are those of perf_counter_ns."""
+    """Is called for each completed request. All times are those of perf_counter_ns."""
 
     def completed(
         self, request: Request, response_bytes: int, responded_ns: int, send_start_ns: int, sent_ns: int
@@ -104,13 +105,13 @@ class RequestChannel:
         self.muted: deque[RequestReader] = deque()
         self._resuming = False
         self._large_turn_ns = 0
-        # 0 if nobody wants to know of single requests, so that a request costs one comparison.
+        # 0 without a tracer and a request log, so that a request costs one comparison.
         self.log_level = 0
         self._tracer: Tracer | None = None
         self.refresh_log_level()
 
     def allowance(self, wanted: int) -> int:
-        """How many of the `wanted` bytes of a large frame a channel may receive in this turn of the loop."""
+        """The number of bytes of a large frame that a channel may receive in this turn, at most `wanted`."""
         turn_ns = self.clock.turn_ns
         is_first = turn_ns != self._large_turn_ns
         self._large_turn_ns = turn_ns
@@ -119,7 +120,10 @@ class RequestChannel:
     # Headers
 
     def read_header(self, frame: memoryview) -> tuple[ApiVersionEntry, int, str | None, int]:
-        """The API version, correlation id, client id and start of the body of a frame; or InvalidRequest."""
+        """The API version, correlation id, client id and start of the body of a frame.
+
+        Raises InvalidRequest.
+        """
         if len(frame) < 8:
             raise InvalidRequest(f"a frame of {len(frame)} bytes is too short for a request header")
         api_key = int.from_bytes(frame[0:2], "big", signed=True)
@@ -144,7 +148,7 @@ class RequestChannel:
         name = API[api_key].name
         flexible = API[api_key].is_flexible(api_version)
         if too_new:
-            # Not kept: a peer could fill the table with versions that no broker serves.
+            # Not added: a peer could fill the table with versions that no broker serves.
             return ApiVersionEntry(api_key, api_version, name, flexible, self.metrics.of(name))
         entry = self.metrics.entry(api_key, api_version, name, flexible)
         if (api_key, api_version) != (ApiKey.CONTROLLED_SHUTDOWN, 0):  # the one header without a client id
@@ -167,7 +171,7 @@ class RequestChannel:
 
     def _unmute_channels(self) -> None:
         self._resuming = False
-        # The queue counts as full until the last is unmuted: channels that come meanwhile wait behind it.
+        # The queue counts as full until the last channel is unmuted: later channels wait behind it.
         while self.muted:
             if self._is_over_limits():
                 return
@@ -187,7 +191,7 @@ class RequestChannel:
             self.check_limits()
 
     def release_memory(self, request: Request) -> None:
-        """Give the memory of a request's frame back to the pool."""
+        """Return the memory of a request's frame to the pool."""
         memory = request.memory
         if memory is not None:
             request.memory = None
@@ -196,7 +200,7 @@ class RequestChannel:
                 self.check_limits()
 
     def no_longer_in_progress(self, request: Request) -> None:
-        """Give the place of a request in the request queue back."""
+        """Free the place of a request in the request queue."""
         if request.counted:
             request.counted = False
             self.in_progress -= 1
@@ -224,7 +228,7 @@ class RequestChannel:
         self.handler = self._traced if tracing else self._handler
 
     def trace(self, tracer: Tracer | None) -> None:
-        """Tell `tracer` of each request from now on, or nobody."""
+        """Call `tracer` for each request from now on; None ends that."""
         self._tracer = tracer
         self.refresh_log_level()
 
@@ -237,7 +241,7 @@ class RequestChannel:
     def log_request(
         self, request: Request, parts: Sequence[Part], responded_ns: int, send_start_ns: int, sent_ns: int
     ) -> None:
-        """Tell the tracer of a completed request, and write its line."""
+        """Pass a completed request to the tracer, and write its line of the request log."""
         channel = request.channel
         if self._tracer is not None:
             response_bytes = sum(map(part_size, parts))

@@ -1,7 +1,7 @@
 """Kafka's RequestMetrics, by API: times of the phases of a request, sizes, versions, errors.
 
-Times are kept in units of 1,024 ns. Phases that nearly always take no time (purgatory, throttling, queues)
-are recorded only when they take some; the number of zeros follows from the total when a histogram is read.
+Times have units of 1,024 ns. Phases that nearly always take no time (purgatory, throttling, queues) are
+recorded only if they take some. The number of zeros follows from the total when a histogram is read.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class RequestMetrics:
 
 
 class ApiVersionEntry:
-    """One version of one API, as a channel looks it up: its header, its fast path and its metrics."""
+    """One version of one API in the table of the channels: its header, its fast path and its metrics."""
 
     __slots__ = (
         "api_key",
@@ -206,7 +206,7 @@ class RequestChannelMetrics:
             ((("request", entry.name), ("version", str(entry.api_version))), entry.count)
             for entry in self._entries.values()
         ]
-        # Fetches also count by who fetches, as in Kafka.
+        # As in Kafka, fetches also count separately for consumers and followers.
         requests += [
             ((("request", metrics.name),), metrics.total.count)
             for metrics in self._by_name.values()

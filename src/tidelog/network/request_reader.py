@@ -1,8 +1,8 @@
-"""Reads the requests of one connection and hands them to the handler, one at a time and in order.
+"""RequestReader: reads the requests of one connection and hands them to the handler, one at a time and in
+order.
 
-A `RequestReader` receives from the socket, cuts frames with a `FrameReader` and reads their headers. Its
-`Channel` says whether it may read: not while a request is in progress, a response is pending or the request
-queue is full.
+It receives from the socket, cuts frames with a `FrameReader` and reads their headers. It does not read while
+its `Channel` has a request in progress or a pending response, or while the request queue is full.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RequestReader:
     # Receiving
 
     def on_event(self, mask: int) -> None:
-        """The loop found the socket ready: `mask` says for what."""
+        """Handle the readiness of the socket; `mask` has the events."""
         context, channel = self._context, self._channel
         if mask != READ or channel.state or self._frames.target or context.is_full:
             self._on_unusual(mask)
@@ -104,7 +104,7 @@ class RequestReader:
         if state & CLOSED:
             return
         if mask & GONE and (not mask & READ or not self._may_read()):
-            # Nothing can be sent any more. A channel that may read first reads the peer's last bytes.
+            # Nothing can be sent any more. A channel that may read reads the last bytes of the peer first.
             channel.lost(None)
             return
         if mask & WRITE and state & RESPONSE_PENDING:
@@ -117,7 +117,7 @@ class RequestReader:
 
     def _read(self) -> None:
         if not self._may_read():
-            # To stop listening is a system call: it is made only now that the peer has sent more.
+            # To stop listening is a system call, so it is made only when the peer has really sent more.
             channel = self._channel
             channel.set_interest(channel.interest & ~READ)
         elif self._context.is_full and self._must_wait():
@@ -128,7 +128,7 @@ class RequestReader:
     def _must_wait(self) -> bool:
         if self._channel.is_exempt:
             return False
-        # A frame that has its memory is read to its end: its memory is released when it is handled.
+        # A frame with memory of the pool is read to its end, because the memory is released only then.
         context = self._context
         return self._frames.target != TO_FRAME or context.in_progress >= context.max_in_progress
 
@@ -176,7 +176,7 @@ class RequestReader:
         return received
 
     def _gather(self, wanted: int) -> None:
-        """Let the system wake the loop when so many bytes are here, or the peer is gone."""
+        """Let the system wake the loop when `wanted` bytes have arrived, or the peer has closed."""
         if self._sock is not None:
             self._gathered = wanted
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
@@ -184,7 +184,7 @@ class RequestReader:
     # Frames
 
     def _handle_frames(self) -> None:
-        """Handle the whole frames of one read, as many as may be handled now."""
+        """Handle the whole frames of one read, as long as the channel may read."""
         channel, frames = self._channel, self._frames
         handled = 0
         try:
@@ -215,7 +215,7 @@ class RequestReader:
         frames.detach(is_turn_over or state & UNREADABLE != 0)
         if frames.target == NOWHERE:
             if not state & UNREADABLE:
-                # Only the share of this turn is used up.
+                # Only the allowance of this turn is used up.
                 self._context.loop.call_soon(self._continue_saved)
         elif frames.target and self._context.pool.is_out_of_memory:
             self._context.check_limits()
@@ -237,7 +237,7 @@ class RequestReader:
     # Requests
 
     def _handle_new(self, frame: memoryview, memory: FrameBuffer | None) -> None:
-        """Handle a frame of an API version or a client id that is new here, or with memory of the pool."""
+        """Handle a frame with a new API version or client id, or with memory of the pool."""
         context, channel = self._context, self._channel
         try:
             entry, correlation_id, client_id, body_start = context.read_header(frame)
@@ -291,7 +291,7 @@ class RequestReader:
     # Muting and closing
 
     def resume(self) -> None:
-        """The channel is no longer muted: handle the next frame that is here, or receive."""
+        """Continue after a mute: handle the next received frame, or receive."""
         if self._frames.target == NOWHERE:
             self._context.loop.call_soon_in_turn(self._continue_saved)
         else:
@@ -303,12 +303,12 @@ class RequestReader:
             channel.set_interest(READ)
 
     def _wait_for_turn(self) -> None:
-        """The request queue is full: mute the channel until `take_turn` is called."""
+        """Mute the channel until `take_turn` is called, because the request queue is full."""
         self._channel.mute()
         self._context.muted.append(self)
 
     def take_turn(self) -> None:
-        """The request queue has room, and it is this connection's turn to read."""
+        """Read again: the request queue has room, and it is the turn of this connection."""
         channel, context = self._channel, self._context
         channel.unmute()
         if channel.state & CLOSED:
@@ -329,7 +329,7 @@ class RequestReader:
 def first_reader(
     channel: Channel, context: RequestChannel, sock: ChannelSocket, security: ListenerSecurity | None
 ) -> RequestReader | AuthenticationReader:
-    """The reader of a new channel: it authenticates the client first, if its listener asks for that."""
+    """The reader of a new channel. With SASL it authenticates the client first."""
     authenticator = None if security is None else security.authenticator(channel)
     if security is None or authenticator is None:
         return RequestReader(channel, context, sock)

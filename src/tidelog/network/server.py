@@ -1,4 +1,4 @@
-"""Kafka's SocketServer: acceptors for the listeners of a broker, its connections, and their limits.
+"""SocketServer (as in Kafka): the acceptors of a broker's listeners, its connections, and their limits.
 
 `start` binds every endpoint or none. `close` stops accepting, waits for the responses of requests in progress
 and closes every connection.
@@ -84,7 +84,7 @@ class Acceptor:
 
     @property
     def blocked_ns(self) -> int:
-        """How long limits have kept the acceptor from accepting."""
+        """The time for which limits have blocked the acceptor."""
         since = self._blocked_since
         return self._blocked_ns + (perf_counter_ns() - since if since else 0)
 
@@ -165,7 +165,7 @@ class SocketServer:
         self.handshakes: dict[int, TlsHandshake] = {}
         self._raw: memoryview | None = None  # where TLS connections receive
         self._failures = AuthenticationLog()
-        # Connections of addresses that open too many: they are closed later.
+        # Refused connections of addresses that open too many. They are closed later.
         self._refused: dict[socket.socket, TimerHandle] = {}
         self._connections = 0
         self._idle_order: list[tuple[int, int, Channel]] = []
@@ -240,7 +240,9 @@ class SocketServer:
         self._check_idle()
 
     def set_connection_rate(self, host: str | None, rate: int | None) -> None:
-        """How many connections a second an address may open; for None every address without an own limit."""
+        """Set the number of connections per second of an address, or for None of all addresses without a
+        limit.
+        """
         if host is None:
             self.quotas.addresses.set(None, rate)
             return
@@ -277,7 +279,7 @@ class SocketServer:
             return
         delay = self.quotas.addresses.throttle(host, self.loop.time())
         if delay > 0:
-            # As in Kafka: the connection is closed later, so that its client does not come back at once.
+            # As in Kafka, the connection is closed later, so that its client does not connect again at once.
             log.info("closing a connection of %s in %d ms (connection_creation_rate)", host, delay * 1000)
             self.quotas.forget(listener, host)
             self._refused[sock] = self.loop.schedule(delay, partial(self._close_refused, sock))
@@ -316,7 +318,7 @@ class SocketServer:
         listener: str,
         connection_id: str,
     ) -> None:
-        """Start the TLS handshake of a connection. At its end the connection gets its channel."""
+        """Start the TLS handshake of a connection, which gets its channel at the end."""
         from tidelog.network.tls_handshake import MOST_SECONDS, TlsHandshake
         from tidelog.network.tls_transport import RAW_BYTES
 
@@ -375,7 +377,9 @@ class SocketServer:
                 acceptor.resume()
 
     def _close_longest_idle(self) -> bool:
-        """Close the connection that is idle longest on an unprotected listener; False if there is none."""
+        """Close the connection that is idle longest on an unprotected listener; returns whether there was
+        one.
+        """
         connections: chain[Channel | TlsHandshake] = chain(self.channels.values(), self.handshakes.values())
         candidates = [each for each in connections if not self.quotas.is_protected(each.listener)]
         if not candidates:
@@ -395,7 +399,7 @@ class SocketServer:
         due = channel.last_active_ns + self.limits.connections_max_idle_ms * 1_000_000
         heapq.heappush(self._idle_order, (due, id(channel), channel))
         if len(self._idle_order) > 2 * len(self.channels) + CLOSED_KEPT:
-            # Closed channels would stay here until they are due.
+            # Closed channels would stay in the queue until their time.
             self._idle_order = [entry for entry in self._idle_order if entry[2].is_open]
             heapq.heapify(self._idle_order)
         if self._idle_timer is None:
@@ -423,7 +427,7 @@ class SocketServer:
             active_ns = channel.last_active_ns
             is_idle = active_ns + idle_ns <= now and not channel.has_request_in_progress
             if is_idle:
-                # Bytes of a large request may be here for which the system does not wake the loop yet.
+                # Some bytes of a large request may have arrived without waking the loop (SO_RCVLOWAT).
                 self.loop.dispatch(channel.fd, READ)
             if not is_idle or channel.last_active_ns != active_ns:
                 again.append(channel)
@@ -584,8 +588,8 @@ def _listen(loop: BrokerLoop, endpoint: Endpoint, limits: NetworkLimits) -> sock
 def _send_unpaced(sock: socket.socket) -> None:
     """Choose a congestion control without pacing, for the loopback.
 
-    BBR sets a timer for every 64 KB that it sends. On the loopback this doubles the CPU of a large response,
-    and there is no path whose rate it could find.
+    BBR sets a timer for every 64 KB that it sends. On the loopback this doubles the CPU of a large response
+    and has no use.
     """
     with suppress(OSError, AttributeError):  # only Linux has the option
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)

@@ -28,7 +28,7 @@ Kafka only closes connections that are idle: a client that sends a byte now and 
 
 @dataclass(slots=True, frozen=True)
 class Secured:
-    """A connection whose handshake is done."""
+    """A connection after its handshake."""
 
     transport: TlsTransport
     principal: str
@@ -51,7 +51,7 @@ class TlsHandshake:
         on_secured: Callable[[TlsHandshake, Secured], None],
         on_failed: Callable[[TlsHandshake, str], None],
     ) -> None:
-        """`on_secured` gets a socket that the loop does not watch. `on_failed` gets the reason."""
+        """`on_secured` gets a socket that is not registered at the loop, `on_failed` the reason."""
         self._loop = loop
         self.sock = sock
         self.fd = sock.fileno()
@@ -75,7 +75,7 @@ class TlsHandshake:
         self._timer: TimerHandle = loop.schedule(seconds, self._expire)
 
     def close(self) -> None:
-        """Close the connection. A step that runs ends by itself, and its result is dropped."""
+        """Close the connection. The result of a running step is dropped."""
         if not self.is_open:
             return
         self._leave_loop()
@@ -122,7 +122,7 @@ class TlsHandshake:
         self._loop.run_handshake(self._step, self._stepped)
 
     def _step(self) -> str | None:
-        """On a thread: the principal when the handshake is done, None if the client has to send more."""
+        """Continue the handshake, on a thread; returns the principal at its end, None before."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:

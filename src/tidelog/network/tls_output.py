@@ -20,9 +20,9 @@ SENDS_PER_TURN: Final = 8
 
 
 class TlsOutput(Output):
-    """An Output that reads the file ranges: the kernel cannot encrypt them.
+    """An Output that reads the file ranges, because the kernel cannot encrypt them.
 
-    Nothing is kept but a chunk that the peer has not taken, so that a slow reader costs little memory.
+    It keeps at most one chunk that the peer has not taken, so that a slow peer costs little memory.
     """
 
     __slots__ = ("_transport",)
@@ -44,10 +44,10 @@ class TlsOutput(Output):
         return not self._parts
 
     def _gather(self) -> bytes | bytearray | memoryview:
-        """The next bytes to send, up to CHUNK_BYTES. NotCached if the first of them are on the disk.
+        """The next bytes to send, up to CHUNK_BYTES.
 
-        A chunk has room for bytes beside FILE_BYTES, so that the head and the tail of a response share the
-        chunks of its file ranges.
+        Raises NotCached if the first of them are not in the page cache. A chunk is larger than FILE_BYTES, so
+        that the head and the tail of a response share the chunks of its file ranges.
         """
         first = self._parts[0]
         if isinstance(first, bytes | bytearray | memoryview) and (
@@ -91,7 +91,7 @@ class TlsOutput(Output):
         return scratch[:filled]
 
     def _advance(self, sent: int) -> None:
-        """Forget what was sent, and parts of no bytes."""
+        """Remove the sent bytes, and empty parts."""
         parts, whole = self._parts, 0
         for part in parts:
             left = part_size(part) - self._sent_of_slice

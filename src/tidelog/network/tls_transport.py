@@ -1,4 +1,4 @@
-"""TlsTransport: the TLS connection of a channel, with the methods of a socket that channels use.
+"""TlsTransport: the TLS connection of a channel, with the same methods as a socket.
 
 OpenSSL works on memory (`ssl.MemoryBIO`): one system call receives or sends many records. That takes less CPU
 than `ssl.SSLSocket`, which makes two calls for each record of 16 KiB that it receives.
@@ -40,10 +40,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class TlsTransport:
-    """A connection whose handshake is done.
+    """A TLS connection after its handshake.
 
-    `recv_into` and `send` raise BlockingIOError as those of a socket do. A `send` that the peer does not take
-    to its end reports one byte less than it encrypted, so that its caller waits and calls again; the next
+    `recv_into` and `send` raise BlockingIOError like those of a socket. If the peer does not take all of a
+    `send`, it reports one byte less than it has encrypted, so that its caller waits and calls again. The next
     `send` has to begin with the bytes that were not reported.
     """
 
@@ -74,7 +74,7 @@ class TlsTransport:
         outgoing: ssl.MemoryBIO,
         raw: memoryview,
     ) -> None:
-        """`raw` is where all connections of a loop receive, and gather what they send, each for a moment."""
+        """`raw` is a buffer for encrypted bytes, which all connections of a loop use in turn."""
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
@@ -110,7 +110,7 @@ class TlsTransport:
     def recv_into(self, buffer: bytearray | memoryview) -> int:
         """Receive up to the size of `buffer`; 0 at the end of the connection.
 
-        Raises ConnectionAbortedError for a peer that sends messages of TLS and no requests.
+        Raises ConnectionAbortedError for a peer that sends only messages of TLS and no requests.
         """
         size = len(buffer)
         view = memoryview(buffer)
@@ -164,7 +164,7 @@ class TlsTransport:
         return bytes(buffer[: self.recv_into(buffer)])
 
     def report_buffered(self) -> None:
-        """Call the owner again if bytes are here already: the kernel does not report those."""
+        """Call the owner again if decrypted bytes are buffered, which the kernel does not report."""
         if not self._is_reported and (self._incoming.pending or self._tls.pending() or self._saw_end):
             self._is_reported = True
             self._loop.call_after(self._fd, self._report)
@@ -178,7 +178,7 @@ class TlsTransport:
     # Sending
 
     def send(self, data: Buffer, flags: int = 0) -> int:
-        """Encrypt and send; the count of bytes that were sent to their end."""
+        """Encrypt and send; returns the number of bytes that were sent completely."""
         if self._unsent is not None:
             self.flush()
         done, self._owed = self._owed, 0
@@ -207,7 +207,10 @@ class TlsTransport:
         return self.send(joined[0] if len(joined) == 1 else b"".join(joined))
 
     def flush(self) -> None:
-        """Send the encrypted bytes that the peer did not take before; BlockingIOError if some are left."""
+        """Send the remaining encrypted bytes.
+
+        Raises BlockingIOError if the peer does not take all of them.
+        """
         unsent = self._unsent
         if unsent is None:
             return
@@ -218,7 +221,7 @@ class TlsTransport:
         self._unsent = None
 
     def _send_encrypted(self) -> bool:
-        """Send what OpenSSL has encrypted; whether the peer has taken it all."""
+        """Send the bytes that OpenSSL has encrypted; returns whether the peer has taken all of them."""
         data = self._outgoing.read()
         try:
             sent = self._sock.send(data)
@@ -232,7 +235,7 @@ class TlsTransport:
     # Closing
 
     def shutdown(self, how: int) -> None:
-        """Tell the peer the end (close_notify), if it takes that at once, and shut the socket down."""
+        """Send the end (close_notify) if the peer takes it at once, and shut the socket down."""
         with suppress(OSError, ValueError):
             self._tls.unwrap()
         with suppress(OSError):
