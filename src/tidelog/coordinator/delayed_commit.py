@@ -17,7 +17,7 @@ class DelayedCommit(DelayedOperation):
         self._partition = partition
         self._offset = offset
         self._done = done
-        # The end of a wait by the shutdown of the broker.
+        # Completed by the shutdown of the broker.
         self._error: KafkaError | None = NotLeaderOrFollower(f"this broker stops leading {partition.name}")
 
     def try_complete(self) -> bool:

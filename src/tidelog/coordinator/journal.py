@@ -1,9 +1,9 @@
-"""Journal: the changes of a shard by records that are written but not committed.
+"""Journal: the changes of a shard by written records that are not committed yet.
 
-A shard replays a record when it is written, and decides on that state. Readers get the committed state: for
-each key that an uncommitted record has changed, the journal has the value before the record, until the high
-watermark passes it. In a partition with one replica a record is committed with its write, and the journal
-stays empty.
+Kafka's counterpart is SnapshotRegistry. A shard replays a record when it is written, and decides on the
+written state. Readers get the committed state: for each key that an uncommitted record has changed, the
+journal has the value before the record, until the high watermark passes it. In a partition with one replica,
+the write commits a record, and the journal stays empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 class Journal:
     """`high_watermark` is set when the shard is hosted. `end` is the end offset of the batch that is being
-    replayed, or 0 if that batch is committed. `loaded_end` is the end offset of the log that was loaded."""
+    replayed, or 0 if that batch is committed. `loaded_end` is the log end offset at the end of the load."""
 
     __slots__ = ("_changes", "end", "high_watermark", "loaded_end")
 
@@ -31,11 +31,11 @@ class Journal:
         self._changes: deque[tuple[int, Callable[[], None]]] = deque()
 
     def add(self, committed: Callable[[], None]) -> None:
-        """Call `committed` when the batch that is being replayed is known to be committed."""
+        """Call `committed` when the batch that is being replayed is committed."""
         self._changes.append((self.end, committed))
 
     def settle(self) -> None:
-        """Forget the changes that are committed by now."""
+        """Forget the changes below the high watermark."""
         changes = self._changes
         if changes and self.high_watermark is not None:
             high_watermark = self.high_watermark()
@@ -43,10 +43,10 @@ class Journal:
                 changes.popleft()[1]()
 
     def check_readable(self) -> None:
-        """CoordinatorLoadInProgress until everything that was loaded is committed.
+        """Raise CoordinatorLoadInProgress until the whole loaded log is committed.
 
-        The high watermark of a new leader may be below what the leader before it has acknowledged. Until it
-        passes the end of the loaded log, the committed state may lack acknowledged changes.
+        The high watermark of a new leader may be below records that the last leader has acknowledged. Until
+        it passes the end of the loaded log, the committed state may lack acknowledged changes.
         """
         if self.loaded_end and self.high_watermark is not None:
             high_watermark = self.high_watermark()
@@ -74,13 +74,15 @@ class CommittedValues(Generic[K, V]):
         self._before: dict[K, deque[tuple[int, V]]] = {}
 
     def has_noted(self, key: K) -> bool:
-        """Whether the value before the batch that is being replayed is noted."""
+        """Whether the value before the present batch is noted."""
         before = self._before.get(key)
         return before is not None and before[-1][0] == self._journal.end
 
     def note(self, key: K, value: V) -> None:
-        """The batch that is being replayed changes a key: keep the value before it. Call it in `replay` while
-        `Journal.end` is not 0; the first call for a key counts."""
+        """Note the value of a key before the present batch changes it.
+
+        Call it in `replay` while `Journal.end` is
+        not 0. The first call for a key counts."""
         if self.has_noted(key):
             return
         self._before.setdefault(key, deque()).append((self._journal.end, value))

@@ -15,7 +15,7 @@ from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 log = logging.getLogger("tidelog.coordinator")
 
-# How long the replay of a chunk may keep the loop from requests at a time.
+# The longest time in one turn of the loop for the replay of a chunk.
 SECONDS_A_TURN = 0.003
 
 PASSED_OVER_LINES = 5
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Shard)
 
 
 class LoadingRuntime(Protocol[S]):
-    """The part of runtime.CoordinatorRuntime that a load needs."""
+    """The part of runtime.CoordinatorRuntime that a load uses."""
 
     @property
     def scheduler(self) -> Scheduler: ...
@@ -134,7 +134,9 @@ class Loading(Generic[S]):
             self._offset = self._end  # no whole batch was read: the log ends here
 
     def _pass_over(self, offset: int, error: Exception) -> None:
-        """Leave out a record that no coordinator wrote: it would keep all groups of the partition away."""
+        """Skip a record that no coordinator wrote: with an error, all groups of the partition would be
+        unavailable.
+        """
         self._passed_over += 1
         if self._passed_over <= PASSED_OVER_LINES:
             log.warning(
@@ -175,7 +177,7 @@ class Loading(Generic[S]):
         self._runtime.load_ended(seconds)
 
     def _failed(self, error: BaseException | None) -> None:
-        """The load failed: log it, and answer no requests for this partition."""
+        """Log the failure of the load, and answer no requests for this partition."""
         if self._runtime.is_hosted(self._hosted):
             log.error("%s cannot be loaded", self._hosted.partition.name, exc_info=error)
             self._runtime.resigned(self._hosted.partition.index)

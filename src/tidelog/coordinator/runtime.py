@@ -1,9 +1,9 @@
 """CoordinatorRuntime: the partitions of a coordinator's internal topic that this broker leads.
 
-A shard is the state of one partition. Only records in the log change it, by `replay`, both after an append
-and when the partition is loaded: both give the same state. A record is replayed when it is written, and the
-next decision sees it. A caller gets its answer when its append is committed, as with acks=all; until then
-readers get the state before it (`committed`).
+A shard is the state of one partition. Only records in the log change it, by `replay`, after an append and
+when the partition is loaded: so both give the same state. A record is replayed when it is written, and the
+next decision uses it. A caller gets its answer when its append is committed, as with acks=all. Until then
+readers get the state before the append (`committed`).
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ __all__ = [
 
 log = logging.getLogger("tidelog.coordinator")
 
-# How many partitions are loaded at a time: each has a chunk of its log in memory.
+# The number of partitions that are loaded at a time. Each has a chunk of its log in memory.
 LOADS_AT_ONCE = 4
 MEASURED_LOADS = 1000
 
 # Records that need not be in one batch are appended in batches of at most this many bytes.
 PART_BYTES = 32 * 1024
-# So many keys, up to so many characters, are remembered with their partitions.
+# The partitions of this many keys are cached, up to this length of a key.
 REMEMBERED_KEYS, REMEMBERED_KEY = 4096, 256
 # An upper bound for the bytes of a record without its key and value.
 RECORD_OVERHEAD = 32
@@ -131,7 +131,10 @@ class CoordinatorRuntime(Generic[S]):
         return partition
 
     def shard(self, partition: int) -> S:
-        """The shard of a partition; NotCoordinator or CoordinatorLoadInProgress if it is not loaded."""
+        """The shard of a partition.
+
+        Raises NotCoordinator or CoordinatorLoadInProgress if it is not loaded.
+        """
         return self._loaded(partition).shard
 
     def shard_for(self, key: str) -> S:
@@ -140,7 +143,7 @@ class CoordinatorRuntime(Generic[S]):
     def committed(self, partition: int) -> S:
         """The shard for readers: its journal has only changes above the high watermark.
 
-        CoordinatorLoadInProgress until everything that was loaded is committed, too.
+        Raises CoordinatorLoadInProgress also until the whole loaded log is committed.
         """
         shard = self.shard(partition)
         shard.journal.check_readable()
@@ -162,7 +165,7 @@ class CoordinatorRuntime(Generic[S]):
         return any(not hosted.is_loaded for hosted in self._hosted.values())
 
     def shards(self) -> Iterator[S]:
-        """The shards that are loaded, with settled journals."""
+        """The loaded shards, with settled journals."""
         for hosted in self._hosted.values():
             if hosted.is_loaded:
                 hosted.shard.journal.settle()
@@ -181,9 +184,9 @@ class CoordinatorRuntime(Generic[S]):
     def run(
         self, partition: int, operation: Callable[[S], None], failed: Callable[[KafkaError], None]
     ) -> None:
-        """Call `operation` with a shard that has replayed all appends so far: nearly always at once.
+        """Call `operation` with the shard when it has replayed all earlier appends, nearly always at once.
 
-        `failed` is called instead if the partition is not led here or not loaded.
+        If this broker does not lead the partition or has not loaded it, calls `failed` instead.
         """
         try:
             hosted = self._loaded(partition)
@@ -196,7 +199,7 @@ class CoordinatorRuntime(Generic[S]):
             operation(hosted.shard)
 
     def settled(self, partition: int) -> S | None:
-        """A shard that has replayed all appends so far; None if `run` would wait or fail."""
+        """The shard, if it has replayed all appends; None if `run` would wait or fail."""
         hosted = self._hosted.get(partition)
         if hosted is None or not hosted.is_loaded or hosted.unreplayed or hosted.waiting:
             return None
@@ -214,9 +217,10 @@ class CoordinatorRuntime(Generic[S]):
         )
 
     def append_now(self, partition: int, key: bytes, value: bytes, timestamp: int) -> bool:
-        """Append and commit one record, if `commits_now`; the caller applies it to the shard.
+        """Append and commit one record.
 
-        False if nothing was appended: `append` then waits, or returns the error.
+        Call it only if `commits_now`, and apply the record to the shard after it. Returns False if nothing
+        was appended: use `append`, which waits or reports the error.
         """
         try:
             batch = one_record_batch(key, value, timestamp)
@@ -237,11 +241,12 @@ class CoordinatorRuntime(Generic[S]):
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> None:
-        """Append records as one batch and replay them; `done` when they are committed, or with the error.
+        """Append records as one batch and replay them; call `done` when they are committed, or with the
+        error.
 
-        Without records `done` is called when the state of the decision is committed. With a producer id they
-        are part of its transaction. Call it from the operation of `run` that decides. `take` replaces the
-        replay, for a caller that knows the contents and need not decode them.
+        Call this in the operation of `run` that has made the decision. Without records, `done` is called when
+        the state of the decision is committed. With a producer id, the records are part of its transaction.
+        `take` replaces the replay for a caller that need not decode the records.
         """
         if not records:
             self.when_committed(partition, done)
@@ -273,8 +278,8 @@ class CoordinatorRuntime(Generic[S]):
     def append_parts(self, partition: int, records: Sequence[NewRecord], done: Done) -> None:
         """Append records in order, in as many batches as they need.
 
-        `done` is called once: when all are committed, or with the first error. Other batches may be written
-        then.
+        `done` is called once: when all are committed, or with the first error, even if other batches are
+        written.
         """
         try:
             log = self._loaded(partition).partition.leader_log()
@@ -335,7 +340,8 @@ class CoordinatorRuntime(Generic[S]):
             return
         hosted.unreplayed += 1
         is_written = is_answered = False
-        # A number, not `answered` itself: a function that refers to itself is left to the garbage collector.
+        # A number, not `answered` itself: a function that refers to itself would wait for the garbage
+        # collector.
         ticket = 0
 
         def written(result: AppendResult) -> None:
@@ -365,7 +371,7 @@ class CoordinatorRuntime(Generic[S]):
             ticket = self._wait(hosted, done)
 
     def _wait(self, hosted: HostedShard[S], done: Done) -> int:
-        """Keep `done` until the commit or the resignation; returns its key in `in_flight`."""
+        """Register `done` for the commit or the resignation; returns its key in `in_flight`."""
         self._tickets += 1
         if self.is_hosted(hosted):
             hosted.in_flight[self._tickets] = done
@@ -392,14 +398,14 @@ class CoordinatorRuntime(Generic[S]):
             journal.end = 0
 
     def _written_after_resigning(self, partition: int, base_offset: int) -> None:
-        """An append of an earlier epoch was written: a shard that was loaded without it is loaded again."""
+        """Load the shard again if it was loaded before this append of an earlier epoch was written."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.loads_up_to <= base_offset:
             log.error("%s: a record of an earlier epoch was written late", hosted.partition.name)
             self._load_anew(hosted)
 
     def when_committed(self, partition: int, done: Done) -> None:
-        """Call `done` when everything that is written so far is committed: at once with one replica."""
+        """Call `done` when all records written so far are committed. With one replica that is at once."""
         try:
             hosted = self._loaded(partition)
             log_of_partition = hosted.partition.leader_log()
@@ -424,7 +430,7 @@ class CoordinatorRuntime(Generic[S]):
         )
 
     def _seen(self, hosted: HostedShard[S]) -> None:
-        """An append is replayed: run the waiting operations, each on the state after the one before."""
+        """Run the waiting operations after a replay, each on the state after the previous one."""
         hosted.unreplayed -= 1
         while hosted.waiting and not hosted.unreplayed:
             operation, failed = hosted.waiting.popleft()
@@ -437,7 +443,7 @@ class CoordinatorRuntime(Generic[S]):
     # -- leadership --------------------------------------------------------------------------------
 
     def elected(self, partition: Partition) -> None:
-        """This broker leads a partition with a new epoch: load it."""
+        """Load a partition that this broker leads with a new epoch."""
         before = self._hosted.get(partition.index)
         if before is not None and before.leader_epoch == partition.leader_epoch:
             return
@@ -448,7 +454,7 @@ class CoordinatorRuntime(Generic[S]):
         self._load_more()
 
     def _load_anew(self, hosted: HostedShard[S]) -> None:
-        """The state of the shard differs from its log: load the partition again."""
+        """Load the partition again, because the state of its shard differs from its log."""
         if self.is_hosted(hosted):
             self.resigned(hosted.partition.index)
             self.elected(hosted.partition)
@@ -472,14 +478,14 @@ class CoordinatorRuntime(Generic[S]):
         self._is_starting_loads = False
 
     def load_ended(self, seconds: float | None = None) -> None:
-        """A load has ended, after so many seconds if it was complete: start the next one."""
+        """Start the next load after one has ended; `seconds` is the duration of a complete one."""
         if seconds is not None:
             self.load_seconds.append(seconds)
         self._loads -= 1
         self._load_more()
 
     def resigned(self, partition: int) -> None:
-        """This broker does not lead the partition any more, or it is deleted."""
+        """Unload a partition that this broker does not lead any more, or that was deleted."""
         hosted = self._hosted.pop(partition, None)
         if hosted is None:
             return
@@ -509,10 +515,10 @@ class CoordinatorRuntime(Generic[S]):
 
 
 def partition_count(topic: TopicState) -> int:
-    """How many partitions an internal topic has. CoordinatorNotAvailable if some are not known.
+    """The number of partitions of an internal topic. Raises CoordinatorNotAvailable if some are not known.
 
-    The controller tells nothing of partitions that had no leader so far, and with another number every id
-    would be in another partition.
+    The controller sends no state of partitions that never had a leader. With a wrong number, ids would map to
+    wrong partitions.
     """
     count = len(topic.partitions)
     if not count or max(topic.partitions) >= count:
@@ -521,7 +527,7 @@ def partition_count(topic: TopicState) -> int:
 
 
 def in_parts(records: Sequence[NewRecord], most_bytes: int) -> list[list[NewRecord]]:
-    """Split the records into lists of at most so many bytes, in order; a larger record is alone."""
+    """Split the records into lists of at most `most_bytes`, in order. A larger record is alone."""
     parts: list[list[NewRecord]] = [[]]
     room = most_bytes = most_bytes - HEADER_SIZE
     for record in records:
@@ -535,7 +541,7 @@ def in_parts(records: Sequence[NewRecord], most_bytes: int) -> list[list[NewReco
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """The error for a client of the coordinator whose records could not be appended."""
+    """The error that the client of a coordinator gets if its records cannot be appended."""
     if isinstance(
         error, UnknownTopicOrPartition | NotEnoughReplicas | NotEnoughReplicasAfterAppend | RequestTimedOut
     ):

@@ -37,10 +37,10 @@ class Shard(Protocol):
         """Apply a marker: the records of the producer's transaction are committed or aborted."""
 
     def loaded(self) -> None:
-        """All records are replayed: start timers; requests come from now on."""
+        """Start timers after all records are replayed. Requests follow."""
 
     def unload(self) -> None:
-        """This broker does not lead the partition any more: stop timers, and answer all waiting requests."""
+        """Stop timers and answer all waiting requests: this broker does not lead the partition any more."""
 
 
 S = TypeVar("S", bound=Shard)
@@ -65,7 +65,7 @@ class HostedShard(Generic[S]):
         self.shard = shard
         self.leader_epoch = partition.leader_epoch
         self.is_loaded = False
-        # The end of the log when the load began; until then no record can be missed.
+        # The log end offset when the load began. A load has to replay all records below it.
         self.loads_up_to = sys.maxsize
         # Appends that are not replayed yet: operations on the shard wait for them.
         self.unreplayed = 0

@@ -30,7 +30,7 @@ Topics = Mapping[bytes, int]
 """The number of partitions of each topic, by topic id."""
 
 Assignor = Callable[[Members, Topics], dict[str, Target]]
-Held = dict[bytes, set[int]]
+MutableTarget = dict[bytes, set[int]]
 
 
 def uniform(members: Members, topics: Topics) -> dict[str, Target]:
@@ -39,96 +39,98 @@ def uniform(members: Members, topics: Topics) -> dict[str, Target]:
     subscriptions = {member.topics for member in members.values()}
     if len(subscriptions) == 1:
         return _uniform_homogeneous(members, topics, next(iter(subscriptions)))
-    return _Heterogeneous(members, topics).assign()
+    return _HeterogeneousAssignment(members, topics).assign()
 
 
 def _uniform_homogeneous(members: Members, topics: Topics, subscribed: frozenset[bytes]) -> dict[str, Target]:
     total = sum(topics[topic_id] for topic_id in subscribed)
     quota, extra = divmod(total, len(members))
-    kept: dict[str, Held] = {}
-    room: list[tuple[str, int]] = []
-    taken: defaultdict[bytes, set[int]] = defaultdict(set)
-    left = len(members)
+    assignment: dict[str, MutableTarget] = {}
+    below_quota: list[tuple[str, int]] = []
+    owned: defaultdict[bytes, set[int]] = defaultdict(set)
+    remaining_members = len(members)
     for member_id, member in members.items():
         allowed = quota + (extra > 0)
-        mine, count = _keep(member, topics, subscribed, taken, allowed)
+        retained, count = _keep(member, topics, subscribed, owned, allowed)
         # A member that has one partition more keeps it, as long as the quota of such members allows.
-        has_extra = extra > 0 and (count == allowed or left <= extra)
-        free = allowed - count - (extra > 0 and not has_extra)
+        has_extra = extra > 0 and (count == allowed or remaining_members <= extra)
+        missing = allowed - count - (extra > 0 and not has_extra)
         extra -= has_extra
-        left -= 1
-        kept[member_id] = mine
-        if free:
-            room.append((member_id, free))
+        remaining_members -= 1
+        assignment[member_id] = retained
+        if missing:
+            below_quota.append((member_id, missing))
     # Partitions without an owner go first: their new members need not wait for a revocation.
-    held = _held(members)
+    previously_assigned = _assigned_partitions(members)
     unassigned = sorted(
         (
             (topic_id, partition)
             for topic_id in sorted(subscribed)
             for partition in range(topics[topic_id])
-            if partition not in taken[topic_id]
+            if partition not in owned[topic_id]
         ),
-        key=lambda entry: entry[1] in held[entry[0]],
+        key=lambda entry: entry[1] in previously_assigned[entry[0]],
     )
-    at = 0
-    for member_id, free in room:
-        for topic_id, partition in unassigned[at : at + free]:
-            kept[member_id].setdefault(topic_id, set()).add(partition)
-        at += free
-    return {member_id: _frozen(mine) for member_id, mine in kept.items()}
+    position = 0
+    for member_id, missing in below_quota:
+        for topic_id, partition in unassigned[position : position + missing]:
+            assignment[member_id].setdefault(topic_id, set()).add(partition)
+        position += missing
+    return {member_id: _frozen(retained) for member_id, retained in assignment.items()}
 
 
-def _held(members: Members) -> defaultdict[bytes, set[int]]:
-    held: defaultdict[bytes, set[int]] = defaultdict(set)
+def _assigned_partitions(members: Members) -> defaultdict[bytes, set[int]]:
+    assigned: defaultdict[bytes, set[int]] = defaultdict(set)
     for member in members.values():
         for topic_id, partitions in member.target.items():
-            held[topic_id] |= partitions
-    return held
+            assigned[topic_id] |= partitions
+    return assigned
 
 
 def _keep(
     member: MemberSpec,
     topics: Topics,
     subscribed: frozenset[bytes],
-    taken: defaultdict[bytes, set[int]],
+    owned: defaultdict[bytes, set[int]],
     allowed: int,
-) -> tuple[Held, int]:
+) -> tuple[MutableTarget, int]:
     """The partitions that a member keeps: at most `allowed` that exist and have no other owner."""
-    mine: Held = {}
+    retained: MutableTarget = {}
     count = 0
     for topic_id, partitions in member.target.items():
         if topic_id not in subscribed or topic_id not in topics:
             continue
-        others = taken[topic_id]
+        owned_by_others = owned[topic_id]
         size = topics[topic_id]
-        stays = {partition for partition in partitions if partition < size and partition not in others}
-        if len(stays) > allowed - count:
-            stays = set(sorted(stays)[: allowed - count])
-        if stays:
-            mine[topic_id] = stays
-            others |= stays
-            count += len(stays)
-    return mine, count
+        staying = {
+            partition for partition in partitions if partition < size and partition not in owned_by_others
+        }
+        if len(staying) > allowed - count:
+            staying = set(sorted(staying)[: allowed - count])
+        if staying:
+            retained[topic_id] = staying
+            owned_by_others |= staying
+            count += len(staying)
+    return retained, count
 
 
-class _Heterogeneous:
+class _HeterogeneousAssignment:
     """Subscriptions differ: keep present owners, assign the rest, then balance."""
 
     def __init__(self, members: Members, topics: Topics) -> None:
         self._topics = topics
-        self._held: dict[str, Held] = {}
+        self._assigned: dict[str, MutableTarget] = {}
         self._load: dict[str, int] = {}
         self._subscribers: defaultdict[bytes, list[str]] = defaultdict(list)
-        taken: defaultdict[bytes, set[int]] = defaultdict(set)
-        everything = sum(topics.values())
+        owned: defaultdict[bytes, set[int]] = defaultdict(set)
+        all_partitions = sum(topics.values())
         for member_id, member in members.items():
-            self._held[member_id], self._load[member_id] = _keep(
-                member, topics, member.topics, taken, everything
+            self._assigned[member_id], self._load[member_id] = _keep(
+                member, topics, member.topics, owned, all_partitions
             )
             for topic_id in member.topics:
                 self._subscribers[topic_id].append(member_id)
-        self._taken = taken
+        self._owned = owned
 
     def assign(self) -> dict[str, Target]:
         # Topics with few subscribers first: there is less choice for them.
@@ -140,14 +142,14 @@ class _Heterogeneous:
             is_moved = False
             for topic_id in order:
                 is_moved |= self._even_out(topic_id)
-        return {member_id: _frozen(mine) for member_id, mine in self._held.items()}
+        return {member_id: _frozen(partitions) for member_id, partitions in self._assigned.items()}
 
     def _fill(self, topic_id: bytes) -> None:
         load, subscribers = self._load, self._subscribers[topic_id]
         for partition in range(self._topics[topic_id]):
-            if partition not in self._taken[topic_id]:
+            if partition not in self._owned[topic_id]:
                 least = min(subscribers, key=load.__getitem__)
-                self._held[least].setdefault(topic_id, set()).add(partition)
+                self._assigned[least].setdefault(topic_id, set()).add(partition)
                 load[least] += 1
 
     def _even_out(self, topic_id: bytes) -> bool:
@@ -157,22 +159,22 @@ class _Heterogeneous:
         """
         load, subscribers = self._load, self._subscribers[topic_id]
         is_moved = False
-        holders = [member_id for member_id in subscribers if self._held[member_id].get(topic_id)]
+        holders = [member_id for member_id in subscribers if self._assigned[member_id].get(topic_id)]
         while holders:
             most = max(holders, key=load.__getitem__)
             least = min(subscribers, key=load.__getitem__)
             if load[most] - load[least] < 2:
                 break
-            mine = self._held[most][topic_id]
+            mine = self._assigned[most][topic_id]
             partition = max(mine)
             mine.discard(partition)
             if not mine:
-                del self._held[most][topic_id]
+                del self._assigned[most][topic_id]
                 holders.remove(most)
-            if topic_id not in self._held[least]:
-                self._held[least][topic_id] = set()
+            if topic_id not in self._assigned[least]:
+                self._assigned[least][topic_id] = set()
                 holders.append(least)
-            self._held[least][topic_id].add(partition)
+            self._assigned[least][topic_id].add(partition)
             load[most] -= 1
             load[least] += 1
             is_moved = True
@@ -202,7 +204,7 @@ def _range_key(member_id: str, member: MemberSpec) -> tuple[bool, str]:
     return member.instance_id is None, member.instance_id or member_id
 
 
-def _frozen(held: Held) -> Target:
+def _frozen(held: MutableTarget) -> Target:
     return {topic_id: frozenset(partitions) for topic_id, partitions in held.items() if partitions}
 
 

@@ -1,8 +1,8 @@
-"""ClassicGroup: members join, the leader assigns, members sync and send heartbeats.
+"""ClassicGroup: the state machine of a classic group, as in Kafka's class of this name.
 
-A state machine without I/O. It takes requests with their callbacks and the time of its clock. Each callback
-is called exactly once, after the state has changed. Everything that happens later is a deadline: the owner of
-the group calls `expire` at `wake_at`.
+Members join, the leader assigns, members sync and send heartbeats. The group has no I/O: it gets requests
+with their callbacks, and reads a clock. Each callback is called exactly once, after the state has changed.
+Later work is a deadline: the owner of the group calls `expire` at `wake_at`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ClassicGroup:
         self.state_timestamp = host.clock.ms()
         # The subscribed topics, if the members are consumers and their metadata can be decoded.
         self.subscribed_topics: frozenset[str] | None = None
-        # At most the first of all deadlines; exact after `expire`.
+        # Not later than the first deadline; equal to it after `expire`.
         self.wake_at = NEVER
         self._host = host
         self._rebalance = ClassicRebalance(self, host)
@@ -107,7 +107,7 @@ class ClassicGroup:
         group.subscribed_topics = group.find_subscribed_topics()
         return group
 
-    # -- what every group tells --------------------------------------------------------------------
+    # -- the interface of all groups ---------------------------------------------------------------
 
     @property
     def kind(self) -> GroupKind:
@@ -123,7 +123,7 @@ class ClassicGroup:
 
     @property
     def is_simple(self) -> bool:
-        """Whether it only has offsets, and never had members."""
+        """Whether the group never had members, and only has offsets."""
         return self.protocol_type is None and self.is_empty and not self.members.pending_joins
 
     @property
@@ -192,7 +192,7 @@ class ClassicGroup:
         return [group_tombstone(self.group_id)]
 
     def validate_member(self, member_id: str, instance_id: str | None) -> None:
-        """KafkaError unless this is a member, with the present member id of its instance."""
+        """Raise a KafkaError unless this is a member, with the present member id of its instance."""
         if instance_id is not None:
             known = self.members.static_ids.get(instance_id)
             if known is None:
@@ -215,7 +215,7 @@ class ClassicGroup:
         try:
             self._join(request, client, done)
         except KafkaError as error:
-            self._rebalance.answer(done, refused_join(error.code, _told_id(request, error)))
+            self._rebalance.answer(done, refused_join(error.code, _id_in_answer(request, error)))
         self._rebalance.send_answers()
 
     def _join(self, request: JoinGroupRequest, client: Client, done: JoinDone) -> None:
@@ -247,7 +247,7 @@ class ClassicGroup:
             else:
                 self._replace_static(request, client, self.members.by_id[old_id], new_id, done)
         elif client.api_version >= MEMBER_ID_REQUIRED_VERSION:
-            # It joins again with its id: an answer that is lost leaves no member behind.
+            # The client joins again with its id. So a lost answer leaves no member without a client.
             deadline = self._rebalance.deadline_in(request.session_timeout_ms / 1000)
             self.members.pending_joins[new_id] = deadline
             self._rebalance.answer(done, refused_join(ErrorCode.MEMBER_ID_REQUIRED, new_id))
@@ -255,7 +255,10 @@ class ClassicGroup:
             self._add(request, client, new_id, done)
 
     def _rejoin(self, request: JoinGroupRequest, member: Member, done: JoinDone) -> None:
-        """A known member joins: a rebalance, unless it only missed the answer of this generation."""
+        """Let a known member join again.
+
+        Starts a rebalance, unless the member only missed the last answer.
+        """
         changed = member.protocols != protocols_of(request)
         leads = self.members.is_leader(member.member_id)
         is_under_way = self.state is GroupState.COMPLETING_REBALANCE
@@ -330,7 +333,7 @@ class ClassicGroup:
     def _replace_static(
         self, request: JoinGroupRequest, client: Client, member: Member, new_id: str, done: JoinDone
     ) -> None:
-        """A static member restarted: it replaces its former member id, which is fenced."""
+        """Replace the former member id of a static member that has restarted. The former id is fenced."""
         old = _Replaced(member, self.members.leader_id)
         self._rebalance.log_event(
             "a static member was replaced", instance=member.instance_id, before=old.member_id, now=new_id
@@ -351,12 +354,12 @@ class ClassicGroup:
             self._rebalance.maybe_complete_join()
 
     def _keep_replaced(self, client: Client, member: Member, old: _Replaced) -> None:
-        """The group stays stable; the new member id is written before the member gets it."""
+        """Keep the group stable, and write the new member id before the member gets it."""
         generation, new_id = self.generation, member.member_id
 
         def written(error: KafkaError | None) -> None:
             if self.members.by_id.get(new_id) is not member or member.awaiting_join is None:
-                return  # it left or was replaced meanwhile
+                return  # the member left or was replaced meanwhile
             if self.state is not GroupState.STABLE or self.generation != generation:
                 return  # a rebalance began meanwhile, and answers it
             if error is not None:
@@ -447,7 +450,7 @@ class ClassicGroup:
         return 0
 
     def heard_from(self, member_id: str) -> None:
-        """A request shows that a member is alive."""
+        """Extend the session of a member after another request that shows that it is alive."""
         member = self.members.by_id.get(member_id)
         if member is not None and member.deadline < NEVER:
             member.deadline = max(member.deadline, self._rebalance.session_deadline(member))
@@ -524,7 +527,7 @@ class ClassicGroup:
             self._rebalance.complete_join_without()
 
     def start(self) -> None:
-        """The group was loaded: the sessions of its members begin now."""
+        """Begin the sessions of the members after the group was loaded."""
         for member in self.members.by_id.values():
             member.deadline = self._rebalance.session_deadline(member)
         if len(self.members) > self._host.settings.max_size:
@@ -540,7 +543,7 @@ class ClassicGroup:
         self._rebalance.send_answers()
 
     def end(self, error: KafkaError) -> None:
-        """The group moved to another broker or is deleted: answer all waiting members."""
+        """Answer all waiting members: the group was deleted or moved to another broker."""
         for member in self.members.by_id.values():
             self._rebalance.end_waits(member, error)
         self.state = GroupState.DEAD
@@ -564,11 +567,11 @@ class _Replaced:
 
 
 def _rebalance_timeout(request: JoinGroupRequest) -> int:
-    """Version 0 has no rebalance timeout: the session timeout is used."""
-    given = request.rebalance_timeout_ms
-    return given if given >= 0 else request.session_timeout_ms
+    """The rebalance timeout of a request; version 0 has none, so it is the session timeout."""
+    timeout = request.rebalance_timeout_ms
+    return timeout if timeout >= 0 else request.session_timeout_ms
 
 
-def _told_id(request: JoinGroupRequest, error: KafkaError) -> str:
+def _id_in_answer(request: JoinGroupRequest, error: KafkaError) -> str:
     """The member id in the answer to a refused member."""
     return "" if isinstance(error, GroupMaxSizeReached | UnknownServerError) else request.member_id

@@ -1,6 +1,8 @@
-"""Rebalances of a classic group: members join, the leader assigns, the group is written, members sync.
+"""ClassicRebalance: a rebalance of a classic group.
 
-`classic` has the requests and deadlines that start the steps here.
+Members join, the leader assigns, the group is written, members sync.
+
+The requests and deadlines of `classic` start these steps.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class ClassicRebalance:
         self._host = host
         self._answers: list[Callable[[], None]] = []
         self._join_deadline = self._sync_deadline = NEVER
-        # How much longer the first rebalance of an empty group may wait for members.
+        # The time for which the first rebalance of an empty group may still wait for members.
         self._is_initial = False
         self._new_member_added = False
         self._initial_delay_ms = self._initial_left_ms = 0
@@ -91,7 +93,9 @@ class ClassicRebalance:
             self._complete_join()
 
     def _initial_delay_over(self) -> None:
-        """The first rebalance waits while members keep coming, up to the rebalance timeout."""
+        """Complete the first rebalance, or wait longer if members have joined since, up to the rebalance
+        timeout.
+        """
         if not self._new_member_added or self._initial_left_ms == 0:
             self._complete_join()
             return
@@ -112,7 +116,7 @@ class ClassicRebalance:
         if absent:
             self.log_event("members did not join in time", members=[m.member_id for m in absent])
         if members and not members.elect_joined_leader():
-            # Only static members are left and none has joined: their sessions decide.
+            # The remaining members are static and have not joined: they leave when their sessions expire.
             self._join_deadline = self.deadline_in(members.rebalance_timeout_ms / 1000)
             return
         self._is_initial = False
@@ -172,12 +176,12 @@ class ClassicRebalance:
         return answer
 
     def complete_join_without(self) -> None:
-        """An awaited member is gone: the rebalance may be complete without it."""
+        """Complete the rebalance if it only waited for a member that is gone."""
         if self._group.state is GroupState.PREPARING_REBALANCE and self._group.members.have_all_joined:
             self._complete_join()
 
     def member_added(self) -> None:
-        """A new member may have come while the first rebalance waits for more of them."""
+        """Note that a new member has joined, for the delay of the first rebalance."""
         if self._is_initial and self._group.state is GroupState.PREPARING_REBALANCE:
             self._new_member_added = True
 
@@ -199,25 +203,25 @@ class ClassicRebalance:
 
     def _expire_syncs(self) -> None:
         self._sync_deadline = NEVER
-        late = list(self._group.members.pending_syncs)
-        if not late or self._group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        late_members = list(self._group.members.pending_syncs)
+        if not late_members or self._group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             return
-        for member_id in late:
+        for member_id in late_members:
             self.drop(member_id)
-        self.prepare(f"members did not sync in time: {', '.join(late)}")
+        self.prepare(f"members did not sync in time: {', '.join(late_members)}")
 
     def end(self) -> None:
-        """The group is dead: it has no deadlines."""
+        """Clear the deadlines of a dead group."""
         self._join_deadline = self._sync_deadline = NEVER
 
     # -- assignments -------------------------------------------------------------------------------
 
-    def write_assignments(self, given: dict[str, bytes]) -> None:
+    def write_assignments(self, leader_assignments: dict[str, bytes]) -> None:
         generation = self._group.generation
-        assignments = {id_: given.get(id_, NO_ASSIGNMENT) for id_ in self._group.members.by_id}
-        left_out = [id_ for id_ in assignments if id_ not in given]
-        if left_out:
-            self.log_event("the leader gave no assignment", generation=generation, members=left_out)
+        assignments = {id_: leader_assignments.get(id_, NO_ASSIGNMENT) for id_ in self._group.members.by_id}
+        without_assignment = [id_ for id_ in assignments if id_ not in leader_assignments]
+        if without_assignment:
+            self.log_event("the leader gave no assignment", generation=generation, members=without_assignment)
 
         def written(error: KafkaError | None) -> None:
             is_waiting = self._group.state is GroupState.COMPLETING_REBALANCE
@@ -285,8 +289,8 @@ class ClassicRebalance:
 
     def end_waits(self, member: Member, error: KafkaError) -> None:
         if member.awaiting_join is not None:
-            told = member.member_id if not isinstance(error, UnknownMemberId) else ""
-            self.answer_join(member, refused_join(error.code, told))
+            member_id = member.member_id if not isinstance(error, UnknownMemberId) else ""
+            self.answer_join(member, refused_join(error.code, member_id))
         if member.awaiting_sync is not None:
             self._answer_sync(member, SyncGroupResponse(error_code=error.code))
 
@@ -303,7 +307,7 @@ class ClassicRebalance:
         self.answer(done, answer)
 
     def answer(self, done: Callable[[A], None], answer: A) -> None:
-        """Answer after the state has changed: the answer may lead to the next request at once."""
+        """Queue an answer until the state has changed: the client may send its next request at once."""
         self._answers.append(lambda: done(answer))
 
     def send_answers(self) -> None:
@@ -313,5 +317,5 @@ class ClassicRebalance:
                 send()
 
     def log_event(self, event: str, **fields: object) -> None:
-        told = {name: value for name, value in fields.items() if value is not None}
-        log.info("group %s: %s", self._group.group_id, event, extra={"fields": told})
+        known_fields = {name: value for name, value in fields.items() if value is not None}
+        log.info("group %s: %s", self._group.group_id, event, extra={"fields": known_fields})

@@ -1,4 +1,4 @@
-"""The classic groups of this broker: finds the group of a request, sets its timers and writes its records.
+"""ClassicGroups: finds the classic group of a request, sets its timers and writes its records.
 
 `classic` has the decisions of a group. Requests of classic members in consumer groups go to the service of
 consumer groups.
@@ -48,7 +48,7 @@ MEMBER_NAME = 255
 class ClassicMembers(Protocol):
     """Requests of the classic protocol to consumer groups: `group` is of kind "consumer".
 
-    KafkaError for a request that breaks a rule, before `done` is called.
+    A request that breaks a rule raises its KafkaError, and `done` is not called.
     """
 
     def classic_join(
@@ -100,8 +100,8 @@ class ClassicGroups:
     # -- requests ----------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, client: Client, done: JoinDone) -> None:
-        def failed(error: KafkaError, told_id: str = "") -> None:
-            done(refused_join(error.code, told_id))
+        def failed(error: KafkaError, member_id: str = "") -> None:
+            done(refused_join(error.code, member_id))
 
         def operation(shard: GroupShard) -> None:
             try:
@@ -144,7 +144,7 @@ class ClassicGroups:
         self._runtime.append(shard.partition, group.tombstones(), deleted)
 
     def _make_known(self, shard: GroupShard, group_id: str) -> ClassicGroup:
-        """A new group, with a first record, so that it exists after a restart."""
+        """A new group. Its first record makes it exist after a restart, too."""
         group = self.make(shard, group_id)
 
         def written(error: KafkaError | None) -> None:
@@ -156,7 +156,7 @@ class ClassicGroups:
 
     def sync(self, request: SyncGroupRequest, done: SyncDone) -> None:
         def failed(error: KafkaError) -> None:
-            # A running rebalance is lost with the load. Members join again; old ones know no other answer.
+            # The load has lost a running rebalance, so members join again. Old clients know no other error.
             is_loading = isinstance(error, CoordinatorLoadInProgress)
             done(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error.code))
 
@@ -265,7 +265,7 @@ class ClassicGroups:
                 group.start()
 
     def _empty_like(self, group: ClassicGroup) -> ClassicGroup:
-        """What readers see of a group until its deletion is committed."""
+        """An empty group for readers, until the deletion of the group is committed."""
         empty = ClassicGroup(group.group_id, self)
         empty.protocol_type, empty.generation = group.protocol_type, group.generation
         empty.state_timestamp = group.state_timestamp
@@ -311,7 +311,7 @@ class ClassicGroups:
         group.expire()
 
     def new_member_id(self, prefix: str) -> str:
-        # The id has to fit into a string of the protocol, however long the name of the client is.
+        # The id has to fit into a string of the protocol, also with a long client id.
         return f"{prefix[:MEMBER_NAME]}-{uuid.uuid4()}"
 
     def rebalanced(self, group: ClassicGroup) -> None:

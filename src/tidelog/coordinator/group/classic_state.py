@@ -1,4 +1,4 @@
-"""The states of a classic group, the clients of its members, and what it needs from its owner."""
+"""The states of a classic group, the clients of its members, and the interface of its owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Client(NamedTuple):
 
 
 class ClassicGroupHost(Protocol):
-    """What a group needs from its owner."""
+    """The owner of a group: its clock, settings, log and timers."""
 
     @property
     def clock(self) -> Clock: ...
@@ -42,7 +42,7 @@ class ClassicGroupHost(Protocol):
         """Append a record; `done` is called when it is committed, or with the error."""
 
     def wake(self, group: ClassicGroup) -> None:
-        """The group has to be woken earlier than before."""
+        """Wake the group at its `wake_at`, which is earlier than before."""
 
     def new_member_id(self, prefix: str) -> str: ...
 

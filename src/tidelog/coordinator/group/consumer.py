@@ -1,7 +1,7 @@
-"""ConsumerGroup: the state of a consumer group (KIP-848), as its records have it.
+"""ConsumerGroup: the state of a consumer group (KIP-848), which follows from its records.
 
-A group changes only by `apply`, with the events of its records, so that a loaded group and a running one have
-the same state. `consumer_decisions` decides which events happen.
+A group changes only by `apply`, with the events of its records. So a loaded group and a running one have the
+same state. `consumer_decisions` decides on the events.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class ConsumerGroup:
             raise _stale(member, f"the epoch is {member.current.epoch}, not {member_epoch}")
 
     def validate_offset_delete(self) -> None:
-        """Nothing to check here: offsets of subscribed topics are refused one by one."""
+        """Allow deletions. Offsets of subscribed topics are refused topic by topic."""
 
     def validate_delete(self) -> None:
         if self.members:

@@ -1,4 +1,4 @@
-"""Classic members of consumer groups: what requests of the classic protocol do to a consumer group.
+"""Classic members of consumer groups: the effects of requests of the classic protocol on a consumer group.
 
 The generation is the member epoch. A heartbeat is answered with REBALANCE_IN_PROGRESS if the member has to
 reconcile; its next JoinGroup reconciles, and SyncGroup fetches the assignment.

@@ -69,7 +69,7 @@ class Heartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether all fields are set: when a member joins, or does not know what the coordinator has got."""
+        """Whether all fields are set, as after a join or a lost answer."""
         return (
             self.rebalance_timeout_ms is not None
             and (self.topics is not None or self.pattern is not None)
@@ -86,7 +86,7 @@ class HeartbeatAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """A decision: a copy of the group with its events applied, the events, and the timers to set."""
+    """A decision: its events, a copy of the group with these events applied, and the timers to set."""
 
     group: ConsumerGroup
     cluster: ClusterState
@@ -123,7 +123,7 @@ class Draft:
         group = self.group
         if group.assignment_epoch >= group.group_epoch:
             return
-        # A timestamp in the future is no reason to wait: the wall clock was set back.
+        # With a timestamp in the future, the wall clock was set back: do not wait.
         age_ms = self.now_ms - group.assignment_timestamp
         if group.assignment_timestamp and 0 <= age_ms < self.rules.assignment_interval_ms:
             return
@@ -207,7 +207,7 @@ class Draft:
 
 def heartbeat(
     draft: Draft,
-    said: Heartbeat,
+    request: Heartbeat,
     *,
     topics_changed: bool,
     newest_topics: int,
@@ -220,10 +220,10 @@ def heartbeat(
     `newest_topics`: the version of the cluster's topics, which rises when one is created.
     `check_pattern` raises InvalidRegularExpression.
     """
-    draft.check_room(said.member_id)
-    before = _member_for(draft, said)
-    metadata = _told(before.metadata, said)
-    names_changed = draft.update(said.member_id, metadata)
+    draft.check_room(request.member_id)
+    before = _member_for(draft, request)
+    metadata = _updated_metadata(before.metadata, request)
+    names_changed = draft.update(request.member_id, metadata)
     pattern_changed, is_resolved = _update_patterns(
         draft, before.metadata.pattern, metadata.pattern, newest_topics, is_resolving, check_pattern
     )
@@ -233,34 +233,34 @@ def heartbeat(
         draft.bump_if_changed(force=force)
     draft.assign()
     member = draft.reconcile(
-        said.member_id, said.reported, subscription_changed=names_changed or pattern_changed
+        request.member_id, request.reported, subscription_changed=names_changed or pattern_changed
     )
-    tell = said.member_epoch == 0 or said.is_full or member.current.assigned != before.current.assigned
-    return HeartbeatAnswer(said.member_id, member.current.epoch, member.current.assigned if tell else None)
+    tell = request.member_epoch == 0 or request.is_full or member.current.assigned != before.current.assigned
+    return HeartbeatAnswer(request.member_id, member.current.epoch, member.current.assigned if tell else None)
 
 
-def _member_for(draft: Draft, said: Heartbeat) -> Member:
+def _member_for(draft: Draft, request: Heartbeat) -> Member:
     """The member before this heartbeat; a new one if it joins."""
     group = draft.group
-    if said.instance_id is None:
-        if said.member_epoch == 0:
-            return group.members.get(said.member_id) or Member(said.member_id)
-        member = group.member(said.member_id)
-        check_epoch(member, said.member_epoch, said.reported)
+    if request.instance_id is None:
+        if request.member_epoch == 0:
+            return group.members.get(request.member_id) or Member(request.member_id)
+        member = group.member(request.member_id)
+        check_epoch(member, request.member_epoch, request.reported)
         return member
-    static = group.static_member(said.instance_id)
-    if said.member_epoch == 0:
-        if static is None:
-            return group.members.get(said.member_id) or Member(said.member_id)
-        if not static.is_classic and static.current.epoch != STATIC_LEAVE_EPOCH:
+    static_member = group.static_member(request.instance_id)
+    if request.member_epoch == 0:
+        if static_member is None:
+            return group.members.get(request.member_id) or Member(request.member_id)
+        if not static_member.is_classic and static_member.current.epoch != STATIC_LEAVE_EPOCH:
             raise UnreleasedInstanceId(
-                f"the instance id {said.instance_id} belongs to the member {static.member_id}, "
+                f"the instance id {request.instance_id} belongs to the member {static_member.member_id}, "
                 "which has not left"
             )
-        draft.take_over(static, said.member_id)
-        return draft.group.members[said.member_id]
-    member = check_instance(group, said.instance_id, said.member_id)
-    check_epoch(member, said.member_epoch, said.reported)
+        draft.take_over(static_member, request.member_id)
+        return draft.group.members[request.member_id]
+    member = check_instance(group, request.instance_id, request.member_id)
+    check_epoch(member, request.member_epoch, request.reported)
     return member
 
 
@@ -299,17 +299,17 @@ def _is_subset(reported: Reported | None, assigned: Owned) -> bool:
     )
 
 
-def _told(before: MemberMetadata, said: Heartbeat) -> MemberMetadata:
-    timeout = said.rebalance_timeout_ms
+def _updated_metadata(before: MemberMetadata, request: Heartbeat) -> MemberMetadata:
+    timeout = request.rebalance_timeout_ms
     return MemberMetadata(
-        instance_id=before.instance_id if said.instance_id is None else said.instance_id,
-        rack_id=before.rack_id if said.rack_id is None else said.rack_id,
-        client_id=said.client_id,
-        client_host=said.client_host,
-        topics=before.topics if said.topics is None else said.topics,
-        pattern=before.pattern if said.pattern is None else said.pattern,
+        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        topics=before.topics if request.topics is None else request.topics,
+        pattern=before.pattern if request.pattern is None else request.pattern,
         rebalance_timeout_ms=before.rebalance_timeout_ms if timeout is None else timeout,
-        assignor=before.assignor if said.assignor is None else said.assignor,
+        assignor=before.assignor if request.assignor is None else request.assignor,
         classic=None,
     )
 

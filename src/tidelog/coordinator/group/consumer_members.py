@@ -1,6 +1,7 @@
-"""Requests of the classic protocol to consumer groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+"""ClassicMemberRequests: JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic members in consumer
+groups.
 
-`consumer_classic` has their effects on a group; this module has their answers and deadlines.
+`consumer_classic` has their effects on a group, this module their answers and deadlines.
 """
 
 from __future__ import annotations
@@ -175,24 +176,24 @@ class ClassicMemberRequests:
     ) -> None:
         assert isinstance(group, ConsumerGroup)
         answer = LeaveGroupResponse()
-        gone: dict[str, None] = {}
+        member_ids: dict[str, None] = {}
         for identity in leaving:
-            told = LeaveGroupResponse.MemberResponse(
+            member_answer = LeaveGroupResponse.MemberResponse(
                 member_id=identity.member_id, group_instance_id=identity.group_instance_id
             )
-            answer.members.append(told)
+            answer.members.append(member_answer)
             try:
-                gone[_leaving(group, identity).member_id] = None
+                member_ids[_leaving(group, identity).member_id] = None
             except KafkaError as error:
-                told.error_code = error.code
-        if not gone:
+                member_answer.error_code = error.code
+        if not member_ids:
             done(answer)
             return
 
         def written(error: KafkaError | None) -> None:
             done(answer if error is None else LeaveGroupResponse(error_code=error.code))
 
-        self._store.remove(shard, group, gone, written)
+        self._store.remove(shard, group, member_ids, written)
 
 
 def _join_of(request: JoinGroupRequest, client: Client) -> ClassicJoin:

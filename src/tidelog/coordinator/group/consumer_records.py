@@ -128,12 +128,12 @@ def decode(record_type: int, key: bytes, value: bytes | None) -> tuple[str, Even
         return current.group_id, CurrentEvent(current.member_id, _read_current(value))
     if record_type == TARGET:
         target = ConsumerGroupTargetAssignmentMemberKey.decode(body, 0)
-        told = _read(ConsumerGroupTargetAssignmentMemberValue, value)
+        assignment = _read(ConsumerGroupTargetAssignmentMemberValue, value)
         return target.group_id, TargetEvent(
             target.member_id,
             None
-            if told is None
-            else {topic.topic_id: frozenset(topic.partitions) for topic in told.topic_partitions},
+            if assignment is None
+            else {topic.topic_id: frozenset(topic.partitions) for topic in assignment.topic_partitions},
         )
     if record_type == MEMBER:
         member = ConsumerGroupMemberMetadataKey.decode(body, 0)
@@ -198,19 +198,19 @@ def _member_value(metadata: MemberMetadata) -> ConsumerGroupMemberMetadataValue:
 
 
 def _read_member(value: bytes | None) -> MemberMetadata | None:
-    told = _read(ConsumerGroupMemberMetadataValue, value)
-    if told is None:
+    fields = _read(ConsumerGroupMemberMetadataValue, value)
+    if fields is None:
         return None
-    classic = told.classic_member_metadata
+    classic = fields.classic_member_metadata
     return MemberMetadata(
-        instance_id=told.instance_id,
-        rack_id=told.rack_id,
-        client_id=told.client_id,
-        client_host=told.client_host,
-        topics=frozenset(told.subscribed_topic_names),
-        pattern=told.subscribed_topic_regex or "",
-        rebalance_timeout_ms=told.rebalance_timeout_ms,
-        assignor=told.server_assignor,
+        instance_id=fields.instance_id,
+        rack_id=fields.rack_id,
+        client_id=fields.client_id,
+        client_host=fields.client_host,
+        topics=frozenset(fields.subscribed_topic_names),
+        pattern=fields.subscribed_topic_regex or "",
+        rebalance_timeout_ms=fields.rebalance_timeout_ms,
+        assignor=fields.server_assignor,
         classic=None
         if classic is None
         else ClassicMember(
@@ -242,19 +242,19 @@ def _owned_value(owned: Owned) -> list[ConsumerGroupCurrentMemberAssignmentValue
 
 
 def _read_current(value: bytes | None) -> CurrentAssignment | None:
-    told = _read(ConsumerGroupCurrentMemberAssignmentValue, value)
-    if told is None:
+    fields = _read(ConsumerGroupCurrentMemberAssignmentValue, value)
+    if fields is None:
         return None
     try:
-        state = MemberState(told.state)
+        state = MemberState(fields.state)
     except ValueError:
         state = MemberState.UNKNOWN  # of a later version
     return CurrentAssignment(
-        told.member_epoch,
-        told.previous_member_epoch,
+        fields.member_epoch,
+        fields.previous_member_epoch,
         state,
-        _read_owned(told.assigned_partitions, told.member_epoch),
-        _read_owned(told.partitions_pending_revocation, told.member_epoch),
+        _read_owned(fields.assigned_partitions, fields.member_epoch),
+        _read_owned(fields.partitions_pending_revocation, fields.member_epoch),
     )
 
 

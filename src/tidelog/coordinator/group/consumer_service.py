@@ -1,7 +1,8 @@
-"""Serves ConsumerGroupHeartbeat and ConsumerGroupDescribe, and resolves the patterns of subscriptions.
+"""ConsumerGroups: serves ConsumerGroupHeartbeat and ConsumerGroupDescribe, and resolves subscription
+patterns.
 
-`consumer_decisions` decides; this service runs the decisions on a shard, writes their records and answers
-when they are committed.
+`consumer_decisions` has the decisions. This service runs them on a shard, writes their records, and answers
+when these are committed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ CLIENT_MAKES_ID_VERSION = 1
 VisibleTopics = Callable[[set[str]], set[str]]
 """Which of these topics a client may describe."""
 
-# How long matching topics may keep the loop from requests at a time.
+# The longest time in one turn of the loop for matching topics.
 SECONDS_A_TURN = 0.003
 
 
@@ -69,7 +70,9 @@ class ConsumerGroups:
         done: HeartbeatDone,
         visible: VisibleTopics | None = None,
     ) -> None:
-        """`visible` limits the topics that patterns find, if this heartbeat has them resolved."""
+        """Handle a heartbeat. If it leads to the resolution of patterns, `visible` limits the topics they
+        find.
+        """
 
         def failed(error: KafkaError) -> None:
             done(ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error)))
@@ -134,7 +137,7 @@ class ConsumerGroups:
         topics = draft.cluster.topics
         answer = consumer_decisions.heartbeat(
             draft,
-            _said(request, client),
+            _heartbeat_of(request, client),
             topics_changed=soft.seen_topics is not topics,
             newest_topics=self._topics.newest(draft.now_ms) if soft.has_resolved else sys.maxsize,
             is_resolving=soft.is_resolving,
@@ -228,15 +231,15 @@ class ConsumerGroups:
     # -- patterns ----------------------------------------------------------------------------------
 
     def _resolve(
-        self, shard: GroupShard, group_id: str, wanted: frozenset[str], visible: VisibleTopics | None
+        self, shard: GroupShard, group_id: str, names: frozenset[str], visible: VisibleTopics | None
     ) -> None:
         """Match the topics with all patterns of a group, in turns of the loop, and write the result."""
         soft = self.store.soft(shard, group_id)
         soft.is_resolving = True
         started_ms = self.store.clock.ms()
         version = self._topics.newest(started_ms)
-        found: dict[str, set[str]] = {}
-        steps = patterns.resolve(sorted(wanted), self.store.metadata.snapshot.topics, found)
+        matches: dict[str, set[str]] = {}
+        steps = patterns.resolve(sorted(names), self.store.metadata.snapshot.topics, matches)
 
         def ended(error: KafkaError | None = None) -> None:
             soft.is_resolving = False
@@ -248,12 +251,14 @@ class ConsumerGroups:
                 ended()
                 return
             draft = self.store.draft(group)
-            seen = None if visible is None else visible(set().union(*found.values()))
+            visible_topics = None if visible is None else visible(set().union(*matches.values()))
             resolved = {
                 pattern: ResolvedPattern(
-                    frozenset(topics if seen is None else topics & seen), version, started_ms
+                    frozenset(topics if visible_topics is None else topics & visible_topics),
+                    version,
+                    started_ms,
                 )
-                for pattern, topics in found.items()
+                for pattern, topics in matches.items()
             }
             consumer_decisions.patterns_resolved(draft, resolved)
             self.store.commit(shard, draft, ended)
@@ -271,7 +276,7 @@ class ConsumerGroups:
     # -- ConsumerGroupDescribe ---------------------------------------------------------------------
 
     def describe(self, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
-        """A consumer group; GroupIdNotFound if it does not exist or is of another kind."""
+        """Describe a consumer group. Raises GroupIdNotFound if it does not exist or is of another kind."""
         group = self._runtime.committed_for(group_id).committed_group(group_id)
         if group is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
@@ -309,7 +314,7 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
         raise InvalidRequest("a member that joins has to subscribe, by names or by a pattern")
 
 
-def _said(request: ConsumerGroupHeartbeatRequest, client: Client) -> Heartbeat:
+def _heartbeat_of(request: ConsumerGroupHeartbeatRequest, client: Client) -> Heartbeat:
     names, timeout, reported = (
         request.subscribed_topic_names,
         request.rebalance_timeout_ms,

@@ -1,6 +1,6 @@
-"""The consumer groups of this broker: makes drafts of groups, writes their records and sets their timers.
+"""ConsumerStore: makes drafts of consumer groups, writes their records and sets their timers.
 
-Used by the requests of both protocols.
+The requests of both protocols use it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.metadata.state import TopicState
 
 log = logging.getLogger("tidelog.coordinator.group")
 
-# The wait before the removal of members is retried, if the log could not be written.
+# The wait before a removal of members that could not be written is retried.
 RETRY_MS = 1000
 
 
@@ -38,7 +38,8 @@ class GroupSoftState:
         # The version of the cluster's topics at the last check of the group.
         self.seen_topics: dict[str, TopicState] | None = None
         self.is_resolving = False
-        # Whether this coordinator has resolved the patterns: versions of another one say nothing here.
+        # Whether this coordinator has resolved the patterns. Versions of another coordinator mean nothing
+        # here.
         self.has_resolved = False
 
 
@@ -85,7 +86,7 @@ class ConsumerStore:
         for soft in self._soft.pop(shard.partition, {}).values():
             soft.deadlines.close()
 
-    # -- what is not in records --------------------------------------------------------------------
+    # -- soft state --------------------------------------------------------------------------------
 
     def soft(self, shard: GroupShard, group_id: str) -> GroupSoftState:
         groups = self._soft.setdefault(shard.partition, {})
@@ -104,7 +105,7 @@ class ConsumerStore:
             soft.deadlines.close()
 
     def heard_from(self, shard: GroupShard, group: ConsumerGroup, member: Member) -> None:
-        """A member's session begins again."""
+        """Restart the session timer of a member."""
         classic = member.metadata.classic
         timeout_ms = (
             self.settings.consumer_session_timeout_ms(group.group_id)
@@ -129,9 +130,9 @@ class ConsumerStore:
         )
 
     def commit(self, shard: GroupShard, draft: Draft, done: Done, before: Sequence[NewRecord] = ()) -> None:
-        """Write the events of a draft; its timers are set when they are committed.
+        """Write the events of a draft, and set its timers when they are committed.
 
-        `done` is called when the group is committed as the draft has it, also without events.
+        `done` is called when the state of the draft is committed, even if it has no events.
         """
         group_id = draft.group.group_id
 
@@ -157,25 +158,27 @@ class ConsumerStore:
             else:
                 deadlines.clear(Kind.REVOKE, member_id)
 
-    # -- members that go ---------------------------------------------------------------------------
+    # -- members that leave ------------------------------------------------------------------------
 
-    def remove(self, shard: GroupShard, group: ConsumerGroup, gone: Collection[str], done: Done) -> None:
-        """Remove members; the others become a classic group if all of them are classic."""
+    def remove(
+        self, shard: GroupShard, group: ConsumerGroup, member_ids: Collection[str], done: Done
+    ) -> None:
+        """Remove members. If all other members are classic, the group becomes a classic one."""
         policy = MigrationPolicy.of(self.settings.consumer_migration_policy)
-        if may_downgrade(group, gone, policy, self.settings.max_size):
-            reason = f"the last members of the consumer protocol left: {', '.join(gone)}"
-            self.downgrade(shard, self.draft(group), gone, reason, done)
+        if may_downgrade(group, member_ids, policy, self.settings.max_size):
+            reason = f"the last members of the consumer protocol left: {', '.join(member_ids)}"
+            self.downgrade(shard, self.draft(group), member_ids, reason, done)
             return
         draft = self.draft(group)
-        remove_members(draft, gone)
+        remove_members(draft, member_ids)
         self.commit(shard, draft, done)
 
     def downgrade(
         self, shard: GroupShard, draft: Draft, leaving: Collection[str], reason: str | None, done: Done
     ) -> None:
-        """Convert a draft of a consumer group to a classic group; with a reason, start a rebalance."""
+        """Convert a draft of a consumer group to a classic group. With a reason, start a rebalance, too."""
         group = draft.group
-        made = downgrade(group, leaving, draft.cluster, draft.now_ms)
+        conversion = downgrade(group, leaving, draft.cluster, draft.now_ms)
         records = encode_all(group.group_id, [*draft.events, *deletion_of(group)])
 
         def written(error: KafkaError | None) -> None:
@@ -183,7 +186,7 @@ class ConsumerStore:
             if error is None and isinstance(classic, ClassicGroup):
                 log.info("group %s: it is a classic group from now on", group.group_id)
                 # The record has only the chosen protocol; the members in memory have all.
-                for member in made.members.by_id.values():
+                for member in conversion.members.by_id.values():
                     restored = classic.members.by_id.get(member.member_id)
                     if restored is not None:
                         classic.members.set_protocols(restored, member.protocols)
@@ -191,22 +194,22 @@ class ConsumerStore:
                     classic.rebalance(reason)
             done(error)
 
-        self.runtime.append(shard.partition, [*records, made.record], written)
+        self.runtime.append(shard.partition, [*records, conversion.record], written)
 
     def _expired(self, partition: int, group_id: str, late: list[Late]) -> None:
         def operation(shard: GroupShard) -> None:
             group = shard.groups.get(group_id)
             if not isinstance(group, ConsumerGroup):
                 return
-            gone = {entry.member_id: entry.kind for entry in late if entry.member_id in group.members}
-            for member_id, kind in gone.items():
+            expired = {entry.member_id: entry.kind for entry in late if entry.member_id in group.members}
+            for member_id, kind in expired.items():
                 log.info("group %s: the member %s is removed: %s", group_id, member_id, kind.value)
-            if gone:
-                self.remove(shard, group, gone, lambda error: again(shard, gone, error))
+            if expired:
+                self.remove(shard, group, expired, lambda error: retry(shard, expired, error))
 
-        def again(shard: GroupShard, gone: Collection[str], error: KafkaError | None) -> None:
+        def retry(shard: GroupShard, expired: Collection[str], error: KafkaError | None) -> None:
             if error is not None and shard.is_loaded and shard.groups.get(group_id) is not None:
-                for member_id in gone:
+                for member_id in expired:
                     self.soft(shard, group_id).deadlines.set(Kind.SESSION, member_id, RETRY_MS)
 
         self.runtime.run(partition, operation, lambda error: None)

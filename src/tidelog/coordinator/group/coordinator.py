@@ -1,4 +1,4 @@
-"""The group coordinator: the groups whose partitions of `__consumer_offsets` this broker leads.
+"""GroupCoordinator: the groups whose partitions of `__consumer_offsets` this broker leads.
 
 It combines the services for classic groups, consumer groups and offsets, which use the same shards, and
 serves requests about groups of every kind.
@@ -31,7 +31,7 @@ from tidelog.protocol.messages.list_groups import ListGroupsResponse
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-# How many offsets of a deleted group are removed in one turn of the loop.
+# The most offsets of a deleted group that are removed in one turn of the loop.
 OFFSETS_A_TURN = 1000
 
 Deleted = Callable[[KafkaError | None], None]
@@ -79,7 +79,7 @@ class GroupCoordinator:
     # -- groups of every kind ----------------------------------------------------------------------
 
     def groups(self) -> Iterator[Group]:
-        """The groups as their committed records have them."""
+        """The committed groups."""
         for shard in self.runtime.shards():
             yield from shard.all_committed_groups()
 
@@ -104,7 +104,7 @@ class GroupCoordinator:
         ]
 
     def describe_classic(self, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
-        """A classic group; GroupIdNotFound if it does not exist or is of another kind."""
+        """Describe a classic group. Raises GroupIdNotFound if it does not exist or is of another kind."""
         group = self.runtime.committed_for(group_id).committed_group(group_id)
         if group is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
@@ -122,7 +122,7 @@ class GroupCoordinator:
         )
 
     def delete_group(self, group_id: str, done: Deleted) -> None:
-        """Delete a group without members: its offsets in turns of the loop, then the group."""
+        """Delete a group without members: first its offsets, in turns of the loop, then the group."""
         is_begun = False
 
         def operation(shard: GroupShard) -> None:

@@ -37,7 +37,7 @@ class Group(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members: then its offsets may expire and it may be deleted."""
+        """Whether the group has no members, so that its offsets may expire and it may be deleted."""
 
     def validate_offset_commit(
         self,
@@ -48,16 +48,16 @@ class Group(Protocol):
         transactional: bool,
         api_version: int,
     ) -> CommitCheck | None:
-        """KafkaError if this member may not commit now; else a check for each partition, or None."""
+        """Check that this member may commit now; returns a check for each partition, or None."""
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """KafkaError if this member may not fetch now; members of classic groups always may."""
+        """Check that this member may fetch now. Members of classic groups always may."""
 
     def validate_offset_delete(self) -> None:
-        """KafkaError if no offsets may be deleted; `is_subscribed_to` decides for each topic."""
+        """Check that offsets may be deleted at all. `is_subscribed_to` then decides for each topic."""
 
     def validate_delete(self) -> None:
-        """KafkaError if the group may not be deleted."""
+        """Check that the group may be deleted."""
 
     def is_subscribed_to(self, topic: str) -> bool: ...
 

@@ -62,7 +62,7 @@ def group_tombstone(group_id: str) -> NewRecord:
 
 
 def restored_members(value: GroupMetadataValue) -> list[Member]:
-    """The members of a record; older versions have no rebalance timeout."""
+    """The members of a record. Older versions have no rebalance timeout."""
     return [
         Member(
             member.member_id,
@@ -85,7 +85,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
         try:
             if len(subscription) < 2:
                 raise ProtocolError("the version is missing")
-            # Every version begins like version 0.
+            # Every version begins with the fields of version 0.
             topics.update(decode(ConsumerProtocolSubscription, 0, subscription, 2)[0].topics)
         except ProtocolError:
             return None

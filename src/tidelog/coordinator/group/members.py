@@ -1,6 +1,6 @@
-"""The members of a classic group: their protocols, the leader, and the members that are awaited.
+"""Members: the members of a classic group, their protocols, the leader, and the members that are awaited.
 
-Only data without deadlines: the group decides when something happens.
+This is data without deadlines: the group decides when something happens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Protocol(NamedTuple):
 
 
 def protocols_of(request: JoinGroupRequest) -> list[Protocol]:
-    """The protocols of a member, in its order of preference; of duplicates the first counts."""
+    """The protocols of a member in its order of preference. Of duplicates the first one counts."""
     found: dict[str, Protocol] = {}
     for entry in request.protocols:
         found.setdefault(entry.name, Protocol(entry.name, bytes(entry.metadata)))
@@ -50,7 +50,7 @@ class Member:
     rebalance_timeout_ms: int
     protocols: list[Protocol]
     assignment: bytes = NO_ASSIGNMENT
-    # Whether it waits for the answer to its first join, which has a time limit.
+    # Whether the member waits for the answer to its first join, which has a time limit.
     is_new: bool = False
     # When its session expires, in seconds of the monotonic clock. A heartbeat changes only this.
     deadline: float = NEVER
@@ -59,7 +59,7 @@ class Member:
 
     @property
     def keeps_waiting(self) -> bool:
-        """Whether it waits for the group, and so need not send heartbeats."""
+        """Whether the member waits for the group, so that it need not send heartbeats."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -83,7 +83,7 @@ class Members:
         self.by_id: dict[str, Member] = {}
         self.static_ids: dict[str, str] = {}
         self.leader_id: str | None = None
-        # Member ids that were given out and not used yet, with their deadlines.
+        # Member ids from MEMBER_ID_REQUIRED answers that no member has used yet, with their deadlines.
         self.pending_joins: dict[str, float] = {}
         # Members of the present generation that have not synced yet.
         self.pending_syncs: dict[str, None] = {}
@@ -118,7 +118,7 @@ class Members:
             self.awaiting_join += 1
 
     def remove(self, member_id: str) -> None:
-        """Remove a member; its waiting requests are answered already."""
+        """Remove a member, after its waiting requests were answered."""
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
         member = self.by_id.pop(member_id, None)
@@ -160,7 +160,7 @@ class Members:
         self._count(member, 1)
 
     def elect_joined_leader(self) -> bool:
-        """Choose a leader among the joined members; False if there is none."""
+        """Choose a leader among the joined members; returns whether there is one."""
         leader = self.by_id.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -178,7 +178,7 @@ class Members:
         return any(self._supported.get(name, 0) == size for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer, of those that all support."""
+        """The protocol that most members prefer, among those that all members support."""
         size = len(self.by_id)
         votes = {name: 0 for name, count in self._supported.items() if count == size}
         for member in self.by_id.values():

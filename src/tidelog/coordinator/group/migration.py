@@ -56,11 +56,11 @@ class MigrationPolicy(NamedTuple):
         return cls(name in ("upgrade", "bidirectional"), name in ("downgrade", "bidirectional"))
 
 
-# -- what members of classic groups say ------------------------------------------------------------
+# -- subscriptions and assignments of classic members ----------------------------------------------
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """Newer versions begin like the newest version that this broker knows."""
+    """Decode a subscription. A newer version begins with the fields of the newest known version."""
     return decode(ConsumerProtocolSubscription, _version(data), data, 2)[0]
 
 
@@ -162,7 +162,7 @@ def _upgraded(member: OfClassicGroup, group: ClassicGroup, cluster: ClusterState
 
 
 class Downgrade(NamedTuple):
-    """Convert a consumer group to a classic one: its record, and the members with all their protocols."""
+    """A consumer group as a classic one: its record, and its members with all their protocols."""
 
     record: NewRecord
     members: Members
@@ -171,7 +171,7 @@ class Downgrade(NamedTuple):
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[str], policy: MigrationPolicy, max_size: int
 ) -> bool:
-    """Whether the group can become a classic one when these members leave: all others are classic."""
+    """Whether the group can become a classic one when these members leave, because all others are classic."""
     staying = [member for member_id, member in group.members.items() if member_id not in leaving]
     return 0 < len(staying) <= max_size and policy.downgrade and all(member.is_classic for member in staying)
 

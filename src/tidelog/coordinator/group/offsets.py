@@ -1,7 +1,7 @@
-"""The committed offsets of the groups of a shard, and those in open transactions.
+"""Offsets: the committed offsets of the groups of a shard, and the offsets in open transactions.
 
-Values are kept as bytes of the log and decoded when they are requested: a million of them takes little memory
-and is loaded quickly. Only `replay` and `end_transaction` change the state.
+Values stay encoded as in the log until they are requested, so that a million of them takes little memory and
+is loaded quickly. Only `replay` and `end_transaction` change the state.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NOTHING: Mapping[PartitionKey, bytes] = MappingProxyType({})
 class PendingOffset(NamedTuple):
     """An offset in an open transaction: the log offset of its record, and its value.
 
-    The value is None if the group has committed a newer offset: then the end of the transaction changes
-    nothing, but until then the offset is unstable.
+    The value is None if the group has committed a newer offset. The end of the transaction then changes
+    nothing, but the offset is unstable until that end.
     """
 
     record_offset: int
@@ -38,7 +38,7 @@ class PendingOffset(NamedTuple):
 
 
 class ReadableOffsets(Protocol):
-    """What OffsetFetch reads of the offsets of a shard."""
+    """The part of the offsets of a shard that OffsetFetch reads."""
 
     def of_group(self, group_id: str) -> Mapping[PartitionKey, bytes]:
         """The values of a group's committed offsets, for `read_offset_value`."""
@@ -57,7 +57,7 @@ class _Before(NamedTuple):
 class Offsets:
     """`groups` has the groups of the shard; `make_group` adds the group of a simple consumer.
 
-    The methods show what is written; `committed_view` shows what the high watermark has passed.
+    The methods show the written offsets; `committed_view` shows those below the high watermark.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Offsets:
             self._delete(group_id, name)
             return
         if not is_plain_offset_value(value):
-            read_offset_value(value)  # a value that cannot be decoded is refused here, not when it is fetched
+            read_offset_value(value)  # refuse a malformed value now, not when it is fetched
         if group_id not in self._groups:
             self._make_group(group_id)
         if producer_id < 0:
@@ -136,7 +136,7 @@ class Offsets:
         return self._names.setdefault(known, known)
 
     def _supersede(self, group_id: str, name: PartitionKey, record_offset: int) -> None:
-        """The newest record counts, in whatever order transactions end."""
+        """Drop an older pending offset: the newest record counts, in any order in which transactions end."""
         for producer_id in self._open[group_id]:
             pending = self._pending[producer_id][group_id]
             waiting = pending.get(name)
@@ -176,15 +176,15 @@ class Offsets:
                         self._put(group_id, name, record_offset, value)
 
     def _note(self, group_id: str, name: PartitionKey) -> None:
-        """A record that is not committed changes an offset: keep what readers see until then."""
+        """Note the offset before an uncommitted record changes it, for readers."""
         before = _Before(self.of_group(group_id).get(name), self.is_pending(group_id, name))
         self._before.note((group_id, name), before)
 
     def loaded(self) -> None:
-        """Nothing to do after the load."""
+        """Do nothing after the load."""
 
     def unload(self) -> None:
-        """Free the memory: the partition is not led here any more."""
+        """Free the memory. Another broker leads the partition now."""
         for kept in (self._committed, self._names, self._pending, self._open):
             kept.clear()
         self.count = 0
@@ -192,7 +192,7 @@ class Offsets:
     # -- reading -------------------------------------------------------------------------------------
 
     def committed_view(self, group_id: str) -> ReadableOffsets:
-        """The offsets of a group without what is not committed, as of the last settling of the journal."""
+        """The committed offsets of a group, as of the last `Journal.settle`."""
         if self._journal.is_empty:
             return self
         return _CommittedOffsets(self, group_id, self._before)
@@ -232,7 +232,7 @@ class Offsets:
         return name in self.of_group(group_id) or self.is_pending(group_id, name)
 
     def tombstones(self, group_id: str, most: int) -> list[NewRecord]:
-        """Tombstones of at most so many offsets of a group, including those in open transactions."""
+        """Tombstones of at most `most` offsets of a group, including those in open transactions."""
         pending = (self._pending[producer_id][group_id] for producer_id in self._open.get(group_id, ()))
         names: dict[PartitionKey, None] = {}
         for name in chain(self.of_group(group_id), *pending):
@@ -286,7 +286,7 @@ class _CommittedOffsets:
         return self._of_group
 
     def is_pending(self, group_id: str, name: PartitionKey) -> bool:
-        """An offset is unstable from the write of its record until the marker is committed."""
+        """Whether the offset of a partition is unstable: its record is written, its marker not committed."""
         before = self._before.get(name)
         return (before is not None and before.is_pending) or self._offsets.is_pending(group_id, name)
 

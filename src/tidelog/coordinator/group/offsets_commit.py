@@ -25,7 +25,7 @@ class Commit:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.commit_timestamp = self.expire_timestamp = NO_TIMESTAMP
-        # By topic name or id, as in the request. Partitions that do not exist come first.
+        # By topic name or id, as in the request. Partitions that do not exist are first.
         self.answers: dict[str | bytes, list[tuple[int, int]]] = {}
         self.wanted: list[tuple[str | bytes, TopicState, RequestPartition]] = []
 
@@ -36,7 +36,7 @@ class Commit:
         partitions: Sequence[RequestPartition],
         error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ) -> None:
-        """Add the partitions of a topic; those that do not exist get `error`."""
+        """Add the partitions of a topic. Partitions that do not exist get `error`."""
         for partition in partitions:
             if state is None:
                 self.answer(topic, partition.partition_index, error)
@@ -62,7 +62,7 @@ class Commit:
     ) -> tuple[list[NewRecord], list[int]]:
         """The records to append, and the error code of each partition.
 
-        Without topic ids they are as Kafka 3.9 writes them.
+        Without topic ids, the records have the format of Kafka 3.9.
         """
         records: list[NewRecord] = []
         codes: list[int] = []
@@ -99,10 +99,12 @@ def commit_answer(commit: Commit) -> OffsetCommitResponse:
             for partition, code in answers
         ]
         if isinstance(topic, bytes):
-            told = OffsetCommitResponse.OffsetCommitResponseTopic(topic_id=topic, partitions=partitions)
+            topic_answer = OffsetCommitResponse.OffsetCommitResponseTopic(
+                topic_id=topic, partitions=partitions
+            )
         else:
-            told = OffsetCommitResponse.OffsetCommitResponseTopic(name=topic, partitions=partitions)
-        topics.append(told)
+            topic_answer = OffsetCommitResponse.OffsetCommitResponseTopic(name=topic, partitions=partitions)
+        topics.append(topic_answer)
     return OffsetCommitResponse(topics=topics)
 
 

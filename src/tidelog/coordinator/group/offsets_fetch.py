@@ -1,4 +1,4 @@
-"""The answers of OffsetFetch: the requested offsets of a group, or all."""
+"""The answers of OffsetFetch: the requested offsets of a group, or all of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FoundPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
 class OffsetAccess(Protocol):
-    """What a client may see of groups and topics."""
+    """The access of a client to groups and topics."""
 
     def may_describe_group(self, group_id: str) -> bool: ...
 
@@ -67,7 +67,7 @@ class GroupFetch:
         self._require_stable = require_stable
 
     def answer(self, offsets: ReadableOffsets, group: Group | None) -> FoundGroup:
-        """The offsets; or only the error if the member may not fetch now."""
+        """Fill in the offsets, or the error alone if the member may not fetch now."""
         found = FoundGroup(group_id=self._wanted.group_id)
         try:
             if group is None:
@@ -172,9 +172,10 @@ def _without_offsets(topic: WantedTopic, code: int) -> FoundTopic:
 
 
 def wanted_groups(request: OffsetFetchRequest, version: int) -> list[WantedGroup]:
-    """The groups of a request; before version 8 there is one.
+    """The groups of a request. Before version 8 there is one.
 
-    A group that is requested several times is answered once: the answer is far larger than the request.
+    A group that is requested several times is answered once, because the answer is far larger than the
+    request.
     """
     if version >= SEVERAL_GROUPS:
         whole: set[str] = set()

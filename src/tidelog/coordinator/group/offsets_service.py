@@ -1,7 +1,7 @@
 """GroupOffsets: commits, fetches and deletes the offsets of groups.
 
-Errors are answered for each partition, or for the whole group, of which then nothing is changed. A change is
-answered when it is committed, as with acks=all.
+Each partition has its own error. An error of the whole group changes nothing. A change is answered when it is
+committed, as with acks=all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TXN_KNOWS_LOADING = 2
 
 
 class OffsetsShard(Shard, Protocol):
-    """What the service needs from a shard."""
+    """The part of a shard that the service uses."""
 
     @property
     def partition(self) -> int: ...
@@ -66,7 +66,7 @@ class OffsetsShard(Shard, Protocol):
     def offsets(self) -> Offsets: ...
 
     def committed_group(self, group_id: str) -> Group | None:
-        """The group as its committed records have it."""
+        """The committed state of the group."""
 
 
 S = TypeVar("S", bound=OffsetsShard)
@@ -76,9 +76,9 @@ HeardFrom = Callable[[S, Group, str], None]
 
 
 class TransactionCheck(Protocol):
-    """Check that a group's partition is part of an open transaction; `done` gets the error if not.
+    """Checks that a group's partition is part of an open transaction. `done` gets the error if it is not.
 
-    From version 5 of TxnOffsetCommit on, a missing partition is added to the transaction.
+    From version 5 of TxnOffsetCommit on, it adds a missing partition to the transaction.
     """
 
     def __call__(
@@ -94,8 +94,10 @@ class TransactionCheck(Protocol):
 
 
 class GroupOffsets(Generic[S]):
-    """`heard_from` is called for members that commit. The broker sets `check_transaction`, which is called
-    before offsets are appended in a transaction."""
+    """Calls `heard_from` for each member that commits.
+
+    Calls `check_transaction`, which the broker sets, before
+    offsets are appended in a transaction."""
 
     def __init__(
         self,
@@ -132,12 +134,12 @@ class GroupOffsets(Generic[S]):
 
     @property
     def expirations(self) -> int:
-        """How many offsets have expired since the start."""
+        """The number of offsets that have expired since the start."""
         return self._upkeep.expirations
 
     @property
     def count(self) -> int:
-        """How many offsets are committed in the shards of this broker."""
+        """The number of committed offsets in the shards of this broker."""
         return sum(shard.offsets.count for shard in self._runtime.shards())
 
     # -- commit --------------------------------------------------------------------------------------
@@ -221,7 +223,7 @@ class GroupOffsets(Generic[S]):
     ) -> None:
         now = commit.commit_timestamp = self._clock.ms()
         if retention_ms != NO_TIMESTAMP:
-            # A retention time near the end of its range means for ever.
+            # A retention time near the largest possible number means for ever.
             commit.expire_timestamp = min(now + retention_ms, LAST_TIMESTAMP)
         records, codes = commit.records(
             self._settings.offset_metadata_max_bytes, check, with_topic_ids=self._settings.group_version >= 1
@@ -437,35 +439,35 @@ def _existing(
     snapshot: ClusterState, request: OffsetDeleteRequest, answers: dict[str, list[tuple[int, int]]]
 ) -> dict[str, list[int]]:
     """The existing partitions; the others get their error."""
-    wanted: dict[str, list[int]] = {}
+    existing: dict[str, list[int]] = {}
     for topic in request.topics:
         state = snapshot.topics.get(topic.name)
         for partition in topic.partitions:
             if state is not None and partition.partition_index in state.partitions:
-                wanted.setdefault(topic.name, []).append(partition.partition_index)
+                existing.setdefault(topic.name, []).append(partition.partition_index)
             else:
                 unknown = (partition.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 answers.setdefault(topic.name, []).append(unknown)
-    return wanted
+    return existing
 
 
 def _deletions(
     offsets: Offsets,
     group: Group,
-    wanted: dict[str, list[int]],
+    topics: dict[str, list[int]],
     answers: dict[str, list[tuple[int, int]]],
 ) -> list[NewRecord]:
     """The tombstones of existing offsets; offsets of subscribed topics are refused."""
-    found: dict[PartitionKey, None] = {}
-    for topic, partitions in wanted.items():
-        told = answers.setdefault(topic, [])
+    committed: dict[PartitionKey, None] = {}
+    for topic, partitions in topics.items():
+        topic_answers = answers.setdefault(topic, [])
         if group.is_subscribed_to(topic):
-            told += [(partition, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC) for partition in partitions]
+            topic_answers += [(partition, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC) for partition in partitions]
             continue
-        told += [(partition, 0) for partition in partitions]
+        topic_answers += [(partition, 0) for partition in partitions]
         names = [(topic, partition) for partition in partitions]
-        found |= dict.fromkeys(name for name in names if offsets.has_offset(group.group_id, name))
-    return [tombstone(group.group_id, name) for name in found]
+        committed |= dict.fromkeys(name for name in names if offsets.has_offset(group.group_id, name))
+    return [tombstone(group.group_id, name) for name in committed]
 
 
 def _delete_answer(answers: dict[str, list[tuple[int, int]]]) -> OffsetDeleteResponse:
@@ -477,9 +479,9 @@ def _delete_answer(answers: dict[str, list[tuple[int, int]]]) -> OffsetDeleteRes
                     OffsetDeleteResponse.OffsetDeleteResponsePartition(
                         partition_index=partition, error_code=code
                     )
-                    for partition, code in told
+                    for partition, code in codes
                 ],
             )
-            for topic, told in answers.items()
+            for topic, codes in answers.items()
         ]
     )

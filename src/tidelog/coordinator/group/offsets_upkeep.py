@@ -74,7 +74,7 @@ class OffsetsUpkeep(Generic[S]):
             records += group.tombstones()
         self._runtime.append_parts(shard.partition, records, _tell)
 
-    # -- topics that are gone --------------------------------------------------------------------------
+    # -- deleted topics --------------------------------------------------------------------------------
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
         """Remove the offsets of deleted topics, by name and id."""

@@ -1,4 +1,7 @@
-"""The settings of groups, read at each use, so that a change holds at once."""
+"""GroupSettings: the settings of groups.
+
+They are read at each use, so that a change has an effect at once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def _no_overrides(group_id: str) -> Mapping[str, str]:
 
 
 class GroupSettings:
-    """Typed access to the broker's settings; `value_of` returns the present value of one.
+    """Typed access to the broker's settings. `value_of` returns the present value of a setting.
 
     `overrides_of` returns the settings that a group overrides, by their names for groups. `group_version` is
     the finalized version of that feature: 0 in a cluster with Kafka 3.9, which serves classic groups only.
@@ -118,7 +121,7 @@ class GroupSettings:
     def offsets_retention_check_interval_ms(self) -> int:
         return self._int("offsets.retention.check.interval.ms")
 
-    # -- the topic that keeps it all -----------------------------------------------------------------
+    # -- the topic __consumer_offsets ----------------------------------------------------------------
 
     @property
     def offsets_load_buffer_size(self) -> int:

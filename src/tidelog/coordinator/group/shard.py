@@ -1,6 +1,6 @@
-"""The groups and offsets of one partition of `__consumer_offsets`.
+"""GroupShard: the groups and offsets of one partition of `__consumer_offsets`.
 
-The first two bytes of a key are the type of the record, which decides who replays it.
+The first two bytes of a key are the type of the record, which decides on the service that replays it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class ShardGroups(Protocol):
     def replay(self, shard: GroupShard, record_type: int, key: bytes, value: bytes | None) -> None: ...
 
     def loaded(self, shard: GroupShard) -> None:
-        """All records are replayed: start the timers of the groups of this kind."""
+        """Start the timers of the groups of this kind, after all records are replayed."""
 
     def unload(self, shard: GroupShard) -> None:
-        """Another broker leads the partition: stop timers, answer waiting members with NOT_COORDINATOR."""
+        """Stop timers and answer waiting members with NOT_COORDINATOR: another broker leads the partition."""
 
 
 class ShardClassicGroups(ShardGroups, Protocol):
@@ -71,7 +71,7 @@ class GroupShard:
         }
 
     def group_of_offsets(self, group_id: str) -> Group:
-        """The group of committed offsets; a simple consumer without members gets an empty one."""
+        """The group of committed offsets. For a simple consumer without a group, make an empty one."""
         group = self.groups.get(group_id)
         if group is not None:
             return group
@@ -81,12 +81,12 @@ class GroupShard:
     # -- committed state ---------------------------------------------------------------------------
 
     def note_group(self, group_id: str, before: Callable[[], Group | None]) -> None:
-        """A record is about to change a group: keep what readers see until it is committed."""
+        """Note the group before an uncommitted record changes it, for readers."""
         if self.journal.end and not self._committed_groups.has_noted(group_id):
             self._committed_groups.note(group_id, before())
 
     def committed_group(self, group_id: str) -> Group | None:
-        """A group as its committed records have it; classic groups have their present members."""
+        """The committed state of a group. A classic group has its present members."""
         return self._committed_groups.get(group_id, self.groups.get(group_id))
 
     def all_committed_groups(self) -> Iterator[Group]:

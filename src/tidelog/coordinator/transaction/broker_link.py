@@ -1,4 +1,4 @@
-"""BrokerLink: a connection to another broker, which is opened when a request needs it."""
+"""BrokerLink: a connection to another broker, opened by the first request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BrokerLink:
         self._connecting: asyncio.Timeout | None = None  # ends the present attempt to connect
 
     async def call(self, request: Message, answer: type[R], *, version: int | None = None) -> R:
-        """Send a request; the connection is closed if it fails. Raises what Transport raises."""
+        """Send a request. If it fails, closes the connection and raises the error of Transport."""
         connection = await self._connect()
         try:
             return await connection.call(request, answer, version=version, timeout=self._timeout_ms() / 1000)
@@ -76,11 +76,11 @@ class BrokerLink:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the broker is alive, as far as this broker knows."""
+        """Whether the metadata of this broker has the other broker as live."""
         return self._endpoint_of(self.broker_id) is not None
 
     def close(self, reason: str) -> None:
-        """Close the connection; a request that is under way fails, also while the connection is opened."""
+        """Close the connection. A running request fails, also during a connect."""
         if self._connecting is not None and not self._connecting.expired():
             self._connecting.reschedule(asyncio.get_running_loop().time())
         if self._connection is not None:

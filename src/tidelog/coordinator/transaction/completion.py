@@ -1,7 +1,7 @@
-"""Completes a prepared transaction: writes a marker to each partition, then the last record.
+"""Completion: completes a prepared transaction. It writes a marker to each partition, then the last record.
 
-Markers are written when the prepared state is committed. A marker that fails is retried until it is written,
-this broker is not the coordinator any more, or the partition is deleted.
+Markers are written when the prepared state is committed. A failed marker is retried until it is written,
+another broker becomes the coordinator, or the partition is deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidelog.coordinator.transaction")
 
-# The wait before a partition that could not be written is tried again.
+# The wait before the marker of a partition is tried again.
 RETRY_SECONDS = 0.1
 
 
@@ -47,7 +47,7 @@ class Completion:
         self._is_over = False
 
     def start(self, *, is_committed: bool) -> None:
-        """Write the markers, if the prepared state is not committed when it is."""
+        """Write the markers at once if the prepared state `is_committed`, else after its commit."""
         if is_committed:
             self._send()
         else:
@@ -67,7 +67,7 @@ class Completion:
             self._send()
 
     def cancel(self) -> None:
-        """Stop: this broker is not the coordinator of the transaction any more, or it is complete."""
+        """Stop. The transaction is complete, or another broker is its coordinator."""
         self._is_over = True
         if self._sent:
             self._coordinator.markers.cancel(self._marker_done)
@@ -108,9 +108,9 @@ class Completion:
         return False
 
     def _drop_deleted(self) -> None:
-        """Remove the partitions of deleted topics: they need no marker.
+        """Remove the partitions of deleted topics, which need no marker.
 
-        Before the first metadata of the controller every topic is missing, and none is deleted.
+        Without any metadata of the controller, a missing topic does not count as deleted.
         """
         if not self._coordinator.metadata.is_initialized:
             return
@@ -126,7 +126,7 @@ class Completion:
         if error is None:
             self._left.pop(key, None)
         elif isinstance(error, InvalidProducerEpoch):
-            # A marker with a later epoch exists: the transaction has ended in this partition.
+            # The partition has a marker with a later epoch, so the transaction has ended in it.
             log.warning("the marker of %s for %s-%d is not needed: %s", self._name, *key, error)
             self._left.pop(key, None)
         elif isinstance(error, TransactionCoordinatorFenced):

@@ -1,9 +1,9 @@
 """TransactionCoordinator: the transactional ids in this broker's partitions of `__transaction_state`.
 
-The state machine decides each step on the state in the log; the step is written, and answered when it is
-committed. EndTxn is answered when the transaction is prepared; markers and completion follow, with retries
-until they are written, also after a restart. Markers go out when the prepared state is committed: nobody can
-undo it then. Readers get the committed state.
+The state machine decides each step on the state in the log. The step is written, and answered when it is
+committed. EndTxn is answered when the transaction is prepared. Markers and completion follow, with retries
+until they are written, also after a restart. Markers are sent when the prepared state is committed, so that
+nothing can undo it. Readers get the committed state.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ Failed = Callable[[KafkaError], None]
 
 class ProducerIdSource(Protocol):
     def request(self, done: Callable[[int], None], failed: Failed) -> None:
-        """A producer id that was never used before; at once if the present block has one."""
+        """Call `done` with a new producer id, at once if the present block has one."""
 
 
 class Initialized(NamedTuple):
-    """The answer to InitProducerId; `ongoing` is the prepared transaction that was kept."""
+    """The answer to InitProducerId. `ongoing` is the prepared transaction that was kept."""
 
     producer: ProducerIdAndEpoch
     ongoing: ProducerIdAndEpoch | None = None
@@ -78,7 +78,7 @@ class TransactionCoordinator:
         markers: MarkerChannel,
         local_markers: MarkerChannel | None = None,
     ) -> None:
-        """`local_markers` writes the markers that other coordinators send: by default `markers` does."""
+        """`local_markers`, by default `markers`, writes the markers of other coordinators."""
         self.settings = settings
         self.markers = markers
         self.local_markers = markers if local_markers is None else local_markers
@@ -96,7 +96,7 @@ class TransactionCoordinator:
         )
         # Transactions that are prepared and not complete, by transactional id.
         self.completions: dict[str, Completion] = {}
-        # How many transactions were aborted because they exceeded their timeout.
+        # The number of transactions that were aborted after their timeout.
         self.timed_out = 0
         self._is_started = False
         self._timers: list[TimerHandle] = []
@@ -133,7 +133,7 @@ class TransactionCoordinator:
             self._resume(shard)
 
     def _unloaded(self, shard: TransactionShard) -> None:
-        """Another broker completes the transactions of the shard."""
+        """Stop the completions of a shard: another broker completes its transactions."""
         for completion in [each for each in self.completions.values() if each.shard is shard]:
             completion.cancel()
 
@@ -145,7 +145,7 @@ class TransactionCoordinator:
     # -- finding -----------------------------------------------------------------------------------
 
     def partition_for(self, transactional_id: str) -> int:
-        """The partition of an id; NotCoordinator if this broker does not know the topic yet."""
+        """The partition of an id. Raises NotCoordinator if this broker does not know the topic yet."""
         return self.runtime.partition_for(transactional_id)
 
     def _run(
@@ -256,7 +256,7 @@ class TransactionCoordinator:
             new_producer_id=new_producer_id,
         )
         if transition is None:
-            # The client retries until the transaction of the producer before it is aborted.
+            # The client retries until the transaction of its predecessor is aborted.
             self._fence(
                 shard,
                 transaction,
@@ -317,9 +317,10 @@ class TransactionCoordinator:
         partitions: frozenset[PartitionKey],
         done: Callable[[dict[PartitionKey, KafkaError]], None],
     ) -> None:
-        """The partitions that are not part of the ongoing transaction, with their errors.
+        """Find the partitions that are not part of the ongoing transaction, with their errors.
 
-        Only the committed state counts: a partition whose record is lost would never get a marker.
+        The check uses the committed state: if the record of a partition were lost, it would never get a
+        marker.
         """
 
         def decide(shard: TransactionShard) -> None:
@@ -331,9 +332,9 @@ class TransactionCoordinator:
     def is_part_now(
         self, transactional_id: str, producer_id: int, epoch: int, partition: PartitionKey
     ) -> bool:
-        """Whether a partition is part of the ongoing transaction, as far as that is known without waiting.
+        """Whether a partition is certainly part of the ongoing transaction, without a wait.
 
-        If False, `verify_partitions` waits or returns the error.
+        If False, use `verify_partitions`, which waits or returns the error.
         """
         try:
             shard = self.runtime.settled(self.partition_for(transactional_id))
@@ -430,7 +431,7 @@ class TransactionCoordinator:
         def not_written(error: KafkaError) -> None:
             failed(error)
             if transaction.metadata.state in PREPARED:
-                # The record is in the log: the transaction ends so when the replicas have it.
+                # The record is in the log. The transaction ends in this way when the replicas have it.
                 self.complete(shard, transaction, is_committed=False)
 
         self._write(shard, transaction, transition, written, not_written)
@@ -478,7 +479,10 @@ class TransactionCoordinator:
         )
 
     def write_now(self, shard: TransactionShard, transaction: Transaction, transition: Transition) -> bool:
-        """Write a step if `runtime.commits_now`; False if nothing was written."""
+        """Write and commit a step.
+
+        Call it only if `runtime.commits_now`; returns False if nothing was written.
+        """
         transactional_id, metadata = transaction.transactional_id, transition.metadata
         key, value = encode_key(transactional_id), encode_value(metadata, self.settings.value_version)
         if not self.runtime.append_now(shard.partition, key, value, metadata.last_update_ms):
@@ -490,7 +494,7 @@ class TransactionCoordinator:
     def write_completion(
         self, shard: TransactionShard, transaction: Transaction, done: Callable[[], None], failed: Failed
     ) -> None:
-        """All markers are written: write the completion."""
+        """Write the completion after all markers are written."""
 
         def decide(_: TransactionShard) -> None:
             transition = transaction.complete(self.scheduler.clock.ms())
@@ -536,7 +540,7 @@ class TransactionCoordinator:
             if transaction.is_expired(now_ms, expiration_ms):
                 expired.append(transaction)
                 if len(expired) == EXPIRED_TOGETHER:
-                    # The next tombstones are written after these.
+                    # The next tombstones follow when these are written.
                     self.scheduler.schedule(0.0, lambda: self._remove_expired_of(shard))
                     break
         if not expired or shard.is_unloaded:
@@ -553,10 +557,13 @@ class TransactionCoordinator:
         records = [NewRecord(encode_key(transaction.transactional_id), None) for transaction in expired]
         self.runtime.append(shard.partition, records, written)
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- descriptions ------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Metadata:
-        """The committed state of an id. KafkaError if it is unknown or its partition is not loaded."""
+        """The committed state of an id.
+
+        Raises a KafkaError if it is unknown or its partition is not loaded.
+        """
         if not transactional_id:
             raise InvalidRequest("the transactional id is empty")
         metadata = self.runtime.committed_for(transactional_id).committed(transactional_id)

@@ -1,7 +1,7 @@
 """TransactionsInTurn: the usual steps of a transaction, written and committed in one turn of the loop.
 
-Each method returns False, and has changed nothing, if the step is refused or has to wait: for another append,
-for replicas, for a flush or for a producer id. `TransactionCoordinator` then waits, or returns the error.
+Each method returns False and changes nothing if the step is refused, or has to wait for another append, for
+replicas, for a flush or for a producer id. `TransactionCoordinator` then waits or returns the error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transaction markers: the control records that end a transaction in each of its partitions.
 
-`MarkerChannel` is the interface that hides which broker leads a partition. `LocalMarkers` writes to
-partitions of this broker; markers of one turn of the loop are written to a partition together.
+`MarkerChannel` writes markers to partitions of any broker. `LocalMarkers` writes to partitions of this
+broker, all markers of one turn of the loop together.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ GROUP_TOPIC = "__consumer_offsets"
 
 class MarkerChannel(Protocol):
     def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
-        """Write a marker to each partition; `done` is called once for each, with the error if it failed."""
+        """Write a marker to each partition; calls `done` once for each of them, with its error or None."""
 
     def cancel(self, done: MarkerDone) -> None:
-        """Write no more markers for `done`, and do not call it any more, as far as that is possible."""
+        """Drop the remaining markers of `done`. It is not called any more, if possible."""
 
 
 class GroupMarkers(Protocol):
@@ -88,7 +88,7 @@ class LocalMarkers:
             self._waiting.append((partition, marker, key, done))
 
     def cancel(self, done: MarkerDone) -> None:
-        """Nothing to do: markers are written in the turn of the loop in which they come."""
+        """Do nothing: local markers are written in the same turn of the loop."""
 
     def _write_to_group(
         self, groups: GroupMarkers, marker: Marker, key: PartitionKey, done: MarkerDone
@@ -123,9 +123,7 @@ class LocalMarkers:
             _, _, key, done = waiting[slot]
             done(key, error)
 
-        append_markers(
-            self._replicas, markers, timestamp=now_ms, timeout_ms=self._timeout_ms, done=written
-        )
+        append_markers(self._replicas, markers, timestamp=now_ms, timeout_ms=self._timeout_ms, done=written)
 
 
 def _encode(marker: Marker, now_ms: int) -> bytes:

@@ -33,7 +33,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for a record of an unknown type, which stays as it is."""
+    """The transactional id, or None for a record of an unknown type."""
     if key[:2] != _TYPE:
         return None
     return TransactionLogKey.decode(memoryview(key)[2:], 0).transactional_id

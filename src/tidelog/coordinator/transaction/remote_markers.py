@@ -1,8 +1,9 @@
 """RemoteMarkers: writes transaction markers to partitions on any broker.
 
-Markers for partitions of this broker go to LocalMarkers, others to the leaders through a queue per broker.
-A queue has one WriteTxnMarkers request in flight, with the markers of many transactions. A marker that cannot
-be written yet waits, and its leader is looked up again. A marker for a deleted partition is not needed.
+Kafka's counterpart is TransactionMarkerChannelManager. Markers for partitions of this broker go to
+LocalMarkers, others to the leaders through a queue per broker. A queue has one WriteTxnMarkers request in
+flight, with the markers of many transactions. A marker that cannot be written yet waits until its leader is
+looked up again. A deleted partition needs no marker.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, 
 
 log = logging.getLogger("tidelog.coordinator.transaction")
 
-# The wait before the leader of a marker that could not be written is looked up again.
+# The wait before the leaders of unwritten markers are looked up again.
 RETRY_SECONDS = 0.1
-# The most markers in a request: a coordinator that is elected may have very many.
+# The most markers in a request. A new coordinator may have very many.
 MARKERS_TOGETHER = 5000
 
 # Kafka's coordinator looks up the leader again after these errors.
@@ -51,7 +52,7 @@ RETRIABLE = (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-# The partition has a format without transactions: it needs no marker.
+# The partition has a message format without transactions, so it needs no marker.
 NOT_NEEDED = (UnsupportedForMessageFormat, UnsupportedVersion)
 
 
@@ -87,7 +88,7 @@ class RemoteMarkers:
         self._transport = transport
         self._endpoint_of = endpoint_of
         self._timeout_ms = timeout_ms
-        # How many markers of each caller are not written yet; a caller that cancels is not in here.
+        # The number of unwritten markers of each caller. `cancel` removes the caller.
         self._unwritten: dict[MarkerDone, int] = {}
         self._queues: dict[int, _BrokerQueue] = {}
         # Markers that wait for the next lookup of their leaders.
@@ -105,7 +106,7 @@ class RemoteMarkers:
         self._local.cancel(done)
 
     def close(self) -> None:
-        """Drop all markers: the coordinators of other brokers write them."""
+        """Drop all markers. The next coordinators write them."""
         self._unwritten.clear()
         self._parked.clear()
         if self._timer is not None:
@@ -169,7 +170,7 @@ class RemoteMarkers:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def answered(self, entry: _Entry, error: KafkaError | None) -> None:
-        """A marker was written or refused."""
+        """Handle the result of a marker."""
         if isinstance(error, RETRIABLE):
             self._park(entry, error)
         else:
@@ -199,7 +200,7 @@ class RemoteMarkers:
             self._timer = self._scheduler.schedule(RETRY_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
-        """Look up the leaders of parked markers, and give up requests to brokers that are gone."""
+        """Look up the leaders of parked markers, and end requests to brokers that are gone."""
         self._timer = None
         parked, self._parked = self._parked, []
         self._route(parked)
@@ -228,11 +229,11 @@ class _BrokerQueue:
     def add(self, entry: _Entry) -> None:
         self._waiting.append(entry)
         if self._task is None:
-            # The task begins after this turn of the loop: it finds all markers of the turn.
+            # The task begins after this turn of the loop, and so sends all markers of the turn together.
             self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     def check_broker(self) -> None:
-        """If the broker is gone, the request in flight fails, and its markers find another leader."""
+        """If the broker is gone, fail the request in flight, so that its markers go to other leaders."""
         if self._task is not None and not self._link.is_alive:
             self._link.close(f"broker {self._link.broker_id} is gone")
 
@@ -263,7 +264,10 @@ class _BrokerQueue:
             self._task = None
 
     def _take(self) -> list[_Entry]:
-        """The next markers to send: one of each producer, as the answer has only producer ids."""
+        """The next markers to send.
+
+        Only one marker of each producer, because the answer has only producer ids.
+        """
         entries: dict[int, list[_Entry]] = {}
         later: list[_Entry] = []
         for number, entry in enumerate(self._waiting):

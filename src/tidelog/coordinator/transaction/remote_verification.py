@@ -1,7 +1,7 @@
 """RemoteVerification: asks the coordinator of a transaction on another broker about its partitions (KIP-890).
 
-Sends AddPartitionsToTxn, which verifies the partitions of a transaction or adds them. Each broker has one
-request in flight; transactions that come meanwhile go together in the next one.
+Kafka's counterpart is AddPartitionsToTxnManager. It sends AddPartitionsToTxn, which verifies the partitions
+of a transaction or adds them. Each broker has one request in flight; later transactions share the next one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Verified = Callable[[Errors], None]
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 
 
-class _Wanted:
+class _PendingCheck:
     """The partitions of one transaction that wait for an answer."""
 
     __slots__ = ("adds", "done", "epoch", "partitions", "producer_id")
@@ -91,19 +91,19 @@ class RemoteVerification:
 
         `coordinator_partition` is the partition of `__transaction_state` with the id.
         """
-        wanted = _Wanted(producer_id, epoch, partitions, adds, done)
+        pending = _PendingCheck(producer_id, epoch, partitions, adds, done)
         state = self._metadata.snapshot.partition(TOPIC, coordinator_partition)
         if state is None or self._endpoint_of(state.leader) is None:
-            wanted.fail(CoordinatorNotAvailable(f"the coordinator of {transactional_id} is not known"))
+            pending.fail(CoordinatorNotAvailable(f"the coordinator of {transactional_id} is not known"))
             return
         queue = self._queues.get(state.leader)
         if queue is None:
             link = BrokerLink(state.leader, self._endpoint_of, self._transport, self._timeout_ms)
             queue = self._queues[state.leader] = _BrokerQueue(link)
-        queue.add(transactional_id, wanted)
+        queue.add(transactional_id, pending)
 
     def close(self) -> None:
-        """Answer everything that waits: the clients try again."""
+        """Answer all waiting checks with an error, so that the clients retry."""
         for queue in self._queues.values():
             queue.close()
 
@@ -115,23 +115,23 @@ class _BrokerQueue:
 
     def __init__(self, link: BrokerLink) -> None:
         self._link = link
-        self._waiting: dict[str, _Wanted] = {}
+        self._waiting: dict[str, _PendingCheck] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, transactional_id: str, wanted: _Wanted) -> None:
+    def add(self, transactional_id: str, check: _PendingCheck) -> None:
         before = self._waiting.get(transactional_id)
         if before is not None:
-            if before.epoch > wanted.epoch:
-                wanted.fail(InvalidProducerEpoch(f"a newer producer of {transactional_id} is waiting"))
+            if before.epoch > check.epoch:
+                check.fail(InvalidProducerEpoch(f"a newer producer of {transactional_id} is waiting"))
                 return
             del self._waiting[transactional_id]
-            if before.epoch < wanted.epoch:
+            if before.epoch < check.epoch:
                 before.fail(InvalidProducerEpoch(f"a newer producer of {transactional_id} came"))
             else:  # most likely the client tries again
                 before.fail(NetworkException(f"{transactional_id} was verified again meanwhile"))
-        self._waiting[transactional_id] = wanted
+        self._waiting[transactional_id] = check
         if self._task is None:
-            # The task begins after this turn of the loop: it finds all transactions of the turn.
+            # The task begins after this turn of the loop, and so sends all transactions of the turn together.
             self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     def close(self) -> None:
@@ -140,13 +140,13 @@ class _BrokerQueue:
         self._fail(self._take(), NetworkException("this broker stops"))
         self._link.close("this broker stops")
 
-    def _take(self) -> dict[str, _Wanted]:
-        taken, self._waiting = self._waiting, {}
-        return taken
+    def _take(self) -> dict[str, _PendingCheck]:
+        checks, self._waiting = self._waiting, {}
+        return checks
 
-    def _fail(self, taken: dict[str, _Wanted], error: KafkaError) -> None:
-        for wanted in taken.values():
-            wanted.fail(error)
+    def _fail(self, checks: dict[str, _PendingCheck], error: KafkaError) -> None:
+        for check in checks.values():
+            check.fail(error)
 
     async def _send_all(self) -> None:
         try:
@@ -155,28 +155,28 @@ class _BrokerQueue:
         finally:
             self._task = None
 
-    async def _send(self, taken: dict[str, _Wanted]) -> None:
+    async def _send(self, checks: dict[str, _PendingCheck]) -> None:
         try:
-            answer = await self._call(_request(taken))
+            answer = await self._call(_request(checks))
         except asyncio.CancelledError:
-            self._fail(taken, NetworkException("this broker stops"))
+            self._fail(checks, NetworkException("this broker stops"))
             raise
         except UnsupportedVersion as error:
-            # An older broker cannot verify: as in Kafka, the batches are appended without.
+            # An older broker cannot verify. As in Kafka, the batches are appended without a verification.
             log.warning("broker %d cannot verify transactions: %s", self._link.broker_id, error)
-            for wanted in taken.values():
-                wanted.done({})
+            for check in checks.values():
+                check.done({})
         except (NetworkException, RequestTimedOut) as error:
             log.warning("transactions could not be verified by broker %d: %s", self._link.broker_id, error)
-            self._fail(taken, NetworkException(error.message))
+            self._fail(checks, NetworkException(error.message))
         except KafkaError as error:
             log.error("broker %d refused to verify transactions: %s", self._link.broker_id, error)
-            self._fail(taken, error)
+            self._fail(checks, error)
         except Exception:
             log.exception("transactions could not be verified by broker %d", self._link.broker_id)
-            self._fail(taken, NetworkException("the verification failed"))
+            self._fail(checks, NetworkException("the verification failed"))
         else:
-            self._answered(taken, answer)
+            self._answered(checks, answer)
 
     async def _call(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         for version in VERSIONS[:-1]:
@@ -186,34 +186,34 @@ class _BrokerQueue:
                 continue
         return await self._link.call(request, AddPartitionsToTxnResponse, version=VERSIONS[-1])
 
-    def _answered(self, taken: dict[str, _Wanted], answer: AddPartitionsToTxnResponse) -> None:
+    def _answered(self, checks: dict[str, _PendingCheck], answer: AddPartitionsToTxnResponse) -> None:
         if answer.error_code:
             error = error_class(answer.error_code)("the coordinator refused to verify transactions")
             log.error("broker %d: %s", self._link.broker_id, error)
             if isinstance(error, ClusterAuthorizationFailed):
                 error = InvalidTxnState(error.message)  # it is the broker that may not, not the client
-            self._fail(taken, error)
+            self._fail(checks, error)
             return
         results = {result.transactional_id: result for result in answer.results_by_transaction}
-        for transactional_id, wanted in taken.items():
+        for transactional_id, check in checks.items():
             result = results.get(transactional_id)
             if result is None:
-                wanted.fail(NetworkException(f"the coordinator did not answer for {transactional_id}"))
+                check.fail(NetworkException(f"the coordinator did not answer for {transactional_id}"))
             else:
-                wanted.done(_errors(result))
+                check.done(_errors(result))
 
 
-def _request(taken: dict[str, _Wanted]) -> AddPartitionsToTxnRequest:
+def _request(checks: dict[str, _PendingCheck]) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         transactions=[
             _Transaction(
                 transactional_id=transactional_id,
-                producer_id=wanted.producer_id,
-                producer_epoch=wanted.epoch,
-                verify_only=not wanted.adds,
-                topics=_topics(wanted.partitions),
+                producer_id=check.producer_id,
+                producer_epoch=check.epoch,
+                verify_only=not check.adds,
+                topics=_topics(check.partitions),
             )
-            for transactional_id, wanted in taken.items()
+            for transactional_id, check in checks.items()
         ]
     )
 

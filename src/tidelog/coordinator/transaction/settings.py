@@ -1,4 +1,7 @@
-"""The settings of transactions, read at each use, so that a change holds at once."""
+"""TransactionSettings: the settings of transactions.
+
+They are read at each use, so that a change has an effect at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from tidelog.config.values import ConfigValue
 
 
 class TransactionSettings:
-    """Typed access to the broker's settings; `value_of` returns the present value of one.
+    """Typed access to the broker's settings. `value_of` returns the present value of a setting.
 
     `transaction_version` is the finalized version of that feature: 0 in a cluster with Kafka 3.9, which
     reads records without tagged fields.

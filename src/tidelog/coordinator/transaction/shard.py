@@ -1,4 +1,4 @@
-"""The transactional ids of one partition of `__transaction_state`."""
+"""TransactionShard: the transactional ids of one partition of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TransactionShard:
         on_unload: Callable[[TransactionShard], None] = lambda _: None,
     ) -> None:
         self.partition = partition
-        # Part of every marker, so that markers of a replaced coordinator are refused.
+        # In every marker, so that markers of a replaced coordinator are refused.
         self.coordinator_epoch = coordinator_epoch
         self.transactions: dict[str, Transaction] = {}
         # Transactions that may time out.
@@ -70,7 +70,7 @@ class TransactionShard:
         try:
             metadata = decode_value(value)
         except Exception:
-            # Its earlier state may be wrong by now: a transaction that hangs is safe, a wrong outcome is not.
+            # The earlier state may be outdated: a transaction that hangs is safe, a wrong outcome is not.
             self.transactions.pop(transactional_id, None)
             self.ongoing.pop(transactional_id, None)
             raise
@@ -93,14 +93,14 @@ class TransactionShard:
     # -- committed state ---------------------------------------------------------------------------
 
     def _written(self, transactional_id: str) -> Metadata | None:
-        """The last record of an id; None if there is none: an id that is new has no epoch yet."""
+        """The last record of an id; None for a new id, which has no epoch yet."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.metadata.producer_epoch == NO_EPOCH:
             return None
         return transaction.metadata
 
     def committed(self, transactional_id: str) -> Metadata | None:
-        """The last committed record of an id, as of the last settling of the journal."""
+        """The last committed record of an id, as of the last `Journal.settle`."""
         return self._committed.get(transactional_id, self._written(transactional_id))
 
     def all_committed(self) -> Iterator[tuple[str, Metadata]]:
@@ -113,7 +113,7 @@ class TransactionShard:
                 yield transactional_id, metadata
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """No records of this topic are part of a transaction."""
+        """Do nothing: no records of this topic are part of a transaction."""
 
     def loaded(self) -> None:
         self._on_loaded(self)

@@ -1,7 +1,8 @@
-"""The state machine of a transactional id: takes a request and the present state, returns the next state.
+"""The state machine of a transactional id: from a request and the present state to the next state.
 
-Nothing here writes or waits. A request that breaks a rule raises its KafkaError. A step that needs a new
-producer id raises `NeedsProducerId`, and the caller repeats it with one.
+Kafka's counterpart is TransactionMetadata. Nothing in this module writes or waits. A request that breaks a
+rule raises its KafkaError. A step that needs a new producer id raises `NeedsProducerId`, and the caller
+repeats it with one.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class NeedsProducerId(Exception):
 
 
 class IllegalTransition(Exception):
-    """A transition that is not allowed: a defect of this broker, not of the client."""
+    """A forbidden transition, by a defect of this broker."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -86,8 +87,8 @@ class ProducerIdAndEpoch(NamedTuple):
 class Metadata(NamedTuple):
     """The last record of a transactional id.
 
-    `next_producer_id` and `next_producer_epoch` are what the client uses from now on, while the ongoing
-    transaction still has the older ones: the epochs were exhausted, or a prepared transaction was kept.
+    The client uses `next_producer_id` and `next_producer_epoch` while the ongoing transaction still has older
+    ones: after its epochs were exhausted, or after a prepared transaction was kept.
     """
 
     producer_id: int
@@ -142,9 +143,9 @@ class Transition(NamedTuple):
 class Transaction:
     """A transactional id: the state in its records, and the state that only this coordinator has.
 
-    `pending` is the state of a record that is being written: until it is in the log, no other step is
-    decided. `last_producer_epoch` is not in the records, as in Kafka: after a change of the coordinator, a
-    retry of InitProducerId is fenced.
+    `pending` is the state of a record that is being written. No other step is decided until it is in the log.
+    `last_producer_epoch` is not in the records, as in Kafka, so a new coordinator fences a retry of
+    InitProducerId.
     """
 
     __slots__ = ("last_producer_epoch", "metadata", "pending", "transactional_id")
@@ -203,7 +204,10 @@ class Transaction:
         raise self._fenced(expected.epoch)
 
     def _keep(self, expected: ProducerIdAndEpoch | None, now_ms: int, new_producer_id: int) -> Transition:
-        """A new epoch for the decision on a prepared transaction, which keeps the epoch of its records."""
+        """A new epoch for the client that decides on a prepared transaction.
+
+        The transaction keeps its own epoch.
+        """
         known = self.metadata
         latest = known.latest
         if expected is not None and expected.epoch != latest.epoch:
@@ -290,7 +294,7 @@ class Transaction:
         }
 
     def has_partition(self, producer_id: int, epoch: int, partition: PartitionKey) -> bool:
-        """Whether a partition is part of the transaction of this producer; without the reason if not."""
+        """Whether a partition is part of the transaction of this producer."""
         known = self.metadata
         return (
             partition in known.partitions
@@ -318,7 +322,7 @@ class Transaction:
         now_ms: int,
         new_producer_id: int = NO_PRODUCER_ID,
     ) -> Transition | None:
-        """The prepared state for a commit or abort; None if the transaction has ended so already."""
+        """The prepared state for a commit or abort; None if the transaction has ended in this way already."""
         if client_version >= EPOCH_BUMP:
             return self._end_and_bump(producer_id, epoch, commit, now_ms, new_producer_id)
         self._check_producer(producer_id, epoch)
@@ -461,7 +465,7 @@ class Transaction:
     # -- the pieces --------------------------------------------------------------------------------
 
     def _check_settled(self) -> None:
-        """ConcurrentTransactions, and the client retries, while a step or the markers are being written."""
+        """Raise ConcurrentTransactions while a step or the markers are being written. The client retries."""
         if self.pending is not None:
             raise ConcurrentTransactions(f"{self.transactional_id} is changing to {self.pending.title}")
         if self.metadata.state in PREPARED:

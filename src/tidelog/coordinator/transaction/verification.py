@@ -1,9 +1,9 @@
 """TransactionVerification: checks that a partition is part of a transaction before its first batch (KIP-890).
 
-An older client has added the partition with AddPartitionsToTxn, and the coordinator confirms it; for a newer
-client the broker adds it here. Later batches need no check: the log has the transaction by then. The result
-is the guard of the append (Verification in storage/producer_state_manager.py). The coordinator may be on
-another broker (`RemoteVerification`).
+An older client has added the partition with AddPartitionsToTxn, and the coordinator confirms it. For a newer
+client, the broker adds the partition itself. Later batches need no check, because the log has the transaction
+then. The result is the guard of the append (Verification in storage/producer_state_manager.py). The
+coordinator may be on another broker (`RemoteVerification`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Guards = dict[Partition, Verification]
 
 
 class TransactionVerification:
-    """`remote` asks coordinators on other brokers; without it this broker coordinates every id."""
+    """`remote` asks coordinators on other brokers. Without it, this broker coordinates every id."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TransactionVerification:
 
         def checked(errors: Errors, guards: Guards) -> None:
             if adds and any(isinstance(error, ConcurrentTransactions) for error in errors.values()):
-                # The transaction before is nearly complete: waiting costs less than a retry.
+                # The previous transaction is nearly complete, and a wait costs less than a retry.
                 waited_ms = self._scheduler.clock.ms() - began_ms
                 if waited_ms < self._settings.add_partitions_retry_max_ms:
                     self._scheduler.schedule(self._settings.add_partitions_retry_ms / 1000, ask)
@@ -105,9 +105,9 @@ class TransactionVerification:
     def is_verified_now(
         self, transactional_id: str, producer_id: int, epoch: int, partition: Partition
     ) -> bool:
-        """Whether the transaction has a partition that an older client has added, as far as is known now.
+        """Whether the transaction certainly has a partition that an older client has added, without a wait.
 
-        If not, `check_produce` waits, or returns the error.
+        If False, use `check_produce`, which waits or returns the error.
         """
         wanted = (partition.topic, partition.index)
         return self._settings.partition_verification_enable and self._coordinator.is_part_now(
@@ -117,9 +117,9 @@ class TransactionVerification:
     def guard_now(
         self, transactional_id: str, producer_id: int, epoch: int, sequence: int, partition: Partition
     ) -> Verification | None:
-        """The guard of one append whose partition the broker adds, if it is available without waiting.
+        """The guard of one append whose partition the broker adds, if it is available without a wait.
 
-        None if it is not, or if the batch is refused: `check_produce` then waits or returns the error.
+        If it is None, use `check_produce`, which waits or returns the error.
         """
         if not self._coordinator.writes_now(transactional_id):
             return None
@@ -144,7 +144,7 @@ class TransactionVerification:
         version: int,
         done: Callable[[KafkaError | None], None],
     ) -> None:
-        """The same for the partition of `__consumer_offsets` with a group's offsets."""
+        """Verify or add the partition of `__consumer_offsets` with a group's offsets."""
         adds = version >= OFFSETS_ADD
         if not adds and not self._settings.partition_verification_enable:
             done(None)
@@ -164,7 +164,7 @@ class TransactionVerification:
             lambda errors, _: done(_for_offsets(errors.get(target))),
         )
 
-    # -- the coordinator's word --------------------------------------------------------------------
+    # -- asking the coordinator --------------------------------------------------------------------
 
     def _ask(
         self,
@@ -218,8 +218,8 @@ class TransactionVerification:
                 )
                 return
         if adds:
-            # As a coordinator on another broker does: at the end of the transaction a partition that is not
-            # in the metadata counts as deleted. The request to lead a partition comes before its metadata.
+            # Check the metadata like a coordinator on another broker: at the end of the transaction, a
+            # partition that is not in the metadata counts as deleted. LeaderAndIsr comes before the metadata.
             find = self._coordinator.metadata.find_partition
             if any(find(*key) is None for key in wanted):
                 unknown = UnknownTopicOrPartition("this broker does not know all of the partitions yet")
@@ -246,7 +246,7 @@ def _for_clients(error: KafkaError, knows_abortable: bool) -> KafkaError:
 
 
 def _for_producers(error: KafkaError, adds: bool) -> KafkaError:
-    """Producers do not handle coordinator errors: they get one that lets them send the batch again."""
+    """The error for a producer. Coordinator errors become one with which it retries the batch."""
     passing = isinstance(
         error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NetworkException | NotCoordinator
     )
@@ -256,7 +256,9 @@ def _for_producers(error: KafkaError, adds: bool) -> KafkaError:
 
 
 def _for_offsets(error: KafkaError | None) -> KafkaError | None:
-    """Older clients do not send offsets again after a NetworkException, but while a coordinator loads."""
+    """The error for a commit of offsets: older clients retry while a coordinator loads, but not
+    NetworkException.
+    """
     if isinstance(error, NetworkException):
         return CoordinatorLoadInProgress(error.message)
     return error
