@@ -1,1 +1,1 @@
-"""The controller: decides about topics, leaders and settings, and writes the decisions to the tree."""
+"""The controller: decides on topics, leaders and settings, and writes the decisions to the tree."""

@@ -38,7 +38,9 @@ class ActiveController:
         self.admin = TopicAdmin(self.term, self.topics)
 
     async def fail_over(self) -> None:
-        """Take over the cluster: read everything, tell the brokers, elect leaders, go on with the rest."""
+        """Take over the cluster: read the tree, send metadata to brokers, elect leaders, resume unfinished
+        work.
+        """
         term = self.term
         await self.brokers.load()
         await self.partitions.load()
@@ -53,8 +55,8 @@ class ActiveController:
             len(term.context.topics_to_be_deleted),
         )
         await remove_returned_brokers(term)
-        # Before any LeaderAndIsr, so that brokers know each other's addresses when they become followers. A
-        # broker may have missed deletions while there was no controller.
+        # Before any LeaderAndIsr, so that brokers know each other's addresses when they become followers. It
+        # has all topics, because a broker may have missed deletions while there was no controller.
         await term.send_full_metadata()
         # Partitions without a leader first: their clients wait.
         await term.partitions.startup()
@@ -78,7 +80,7 @@ class ActiveController:
         self.term.channels.close()
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
-        """A block of producer ids. BrokerIdNotRegistered or StaleBrokerEpoch for an unknown broker."""
+        """A block of producer ids. Raises BrokerIdNotRegistered or StaleBrokerEpoch for an unknown broker."""
         registered = self.term.context.broker_epoch(broker_id)
         if registered == -1:
             raise BrokerIdNotRegistered(f"Broker {broker_id} is not registered.")
@@ -94,7 +96,7 @@ class ActiveController:
             return
 
         async def process() -> None:
-            # The broker may have left or restarted since the request was made: it is told anew then.
+            # If the broker has left or restarted since, it gets new requests anyway.
             if self.term.context.broker_epoch(event.broker_id) != event.broker_epoch:
                 return
             if isinstance(event, LeaderAndIsrResponseReceived):

@@ -60,7 +60,8 @@ class BrokerChanges:
         brokers = await self._term.cluster.read_brokers(self._registrations.set(), watch_each=self._watch)
         self._context.set_live_brokers(brokers.values())
         self._term.channels.add_brokers(brokers.values())
-        # Everything announced before this term is in the tree that it reads, or is asked for below.
+        # The notifications from before this term are covered: by the tree that is read, or by the request
+        # below.
         events = await self._term.cluster.read_log_dir_events(self._log_dir_events.set())
         await self._term.store.delete_nodes(events.paths)
 
@@ -71,7 +72,7 @@ class BrokerChanges:
         known = self._context.live_or_shutting_down_brokers
         dead = [broker_id for broker_id in known if broker_id not in found]
         new = [broker for broker_id, broker in found.items() if broker_id not in known]
-        # The same id with another epoch: the broker was restarted, and may have lost what it had not flushed.
+        # The same id with another epoch: the broker was restarted, and may have lost unflushed records.
         bounced = [
             broker
             for broker_id, broker in found.items()
@@ -104,7 +105,7 @@ class BrokerChanges:
             *(self._term.cluster.read_broker(broker.broker_id, self._watch) for broker in brokers)
         )
         for broker, newest in zip(brokers, watched, strict=True):
-            # A broker that left meanwhile is the subject of the next event.
+            # If a broker has left meanwhile, the next event handles it.
             if newest is not None and newest.epoch == broker.epoch and newest != broker:
                 self._term.channels.replace_broker(newest)  # its address may have changed; nothing is queued
                 broker = newest
@@ -115,14 +116,14 @@ class BrokerChanges:
             for broker_id in self._context.live_or_shutting_down_brokers
             if broker_id not in broker_ids
         ]
-        # The others learn the addresses of the new brokers; those learn everything before they are asked to
-        # lead or follow anything.
+        # The others get the addresses of the new brokers. The new brokers get all metadata before they lead
+        # or follow.
         await self._term.send_update_metadata(others)
         await self._term.send_full_metadata(broker_ids)
         await self.bring_online(broker_ids)
 
     async def bring_online(self, broker_ids: Sequence[int]) -> None:
-        """Let the replicas of brokers lead and follow, and go on with what waited for them."""
+        """Bring the replicas of brokers online, and resume elections, reassignments and deletions."""
         replicas = self._context.replicas_on_brokers(broker_ids)
         await self._term.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
         await self._term.partitions.trigger_online_state_change()
@@ -138,7 +139,7 @@ class BrokerChanges:
             await self._term.deletion.resume_for_topics(waiting)
 
     async def _delete_removed(self, broker_ids: Sequence[int]) -> None:
-        """Have replicas deleted that reassignments removed while their brokers were down."""
+        """Delete the replicas that reassignments removed while their brokers were down."""
         self._term.batch.new_batch()
         for broker_id in broker_ids:
             removed = self._context.removed_replicas.get(broker_id, {})
@@ -178,10 +179,10 @@ class BrokerChanges:
     # --- controlled shutdown
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
-        """Move the leaderships of a broker that wants to stop. Returns the partitions that it still leads.
+        """Move the leaderships of a broker that wants to stop; returns the partitions that it still leads.
 
-        Returns none if no other broker runs, or if all others shut down, too: no partition can get another
-        leader, and a broker that got partitions back would ask again.
+        Returns no partitions if no other broker runs, or if all others shut down, too: then no partition can
+        get another leader, and the broker would ask again and again.
 
         Raises BrokerNotAvailable if the broker is not registered, StaleBrokerEpoch if it registered anew.
         """
@@ -207,9 +208,9 @@ class BrokerChanges:
     async def move_leaders(self, broker_id: int, *, stops: bool) -> None:
         """Move leaderships to in-sync replicas on other brokers, and take the broker out of the ISRs.
 
-        With `stops` the broker shuts down, and the controller stops all its replicas. Without it the broker
-        may answer again: its out-of-sync replicas keep their state, so the controller does not stop them. The
-        broker would refuse to start them again with a state that it knows.
+        With `stops` the broker shuts down, and the controller stops all its replicas. Without `stops` the
+        broker may answer again, so the controller does not stop its out-of-sync replicas. Their state does
+        not change, and the broker would refuse to start a replica again with a state that it knows.
         """
         context = self._context
         led: list[TopicPartition] = []
@@ -248,7 +249,7 @@ class BrokerChanges:
             live = [broker for broker in events.subjects if self._context.broker_epoch(broker) != -1]
             if live:
                 _log.info("log folders of brokers %s failed", live)
-                # Their answers tell which replicas are lost.
+                # The answers name the lost replicas.
                 replicas = self._context.replicas_on_brokers(live)
                 await self._term.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
         finally:

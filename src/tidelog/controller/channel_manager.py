@@ -1,14 +1,14 @@
 """ControllerChannelManager: a queue of requests and a connection for each live broker.
 
 A broker gets its requests in order, one at a time. The first request of the queue is sent again, over a new
-connection if need be, until the broker answers it or the broker is removed: a broker that is away for a
-moment misses nothing. An error that a retry would not change (a refused login, an unknown version) ends the
-request instead.
+connection if necessary, until the broker answers it or is removed. So a broker that is away for a moment
+misses no request. An error that a retry would not change, such as a refused login or an unknown version, ends
+the request.
 
-`add_broker` when a broker joins, `remove_broker` when it is gone, `replace_broker` when it registered anew,
-`move_broker` when its address changed, `close` when the controller resigns. Callbacks run on the loop,
-outside of any event: they put an event into the controller's queue. The callbacks of a removed broker are
-never called.
+The controller calls `add_broker` when a broker joins, `remove_broker` when it is gone, `replace_broker` when
+it registered anew, `move_broker` when its address changed, and `close` when it resigns. Callbacks run on the
+loop, outside of any event, and put an event into the controller's queue. The callbacks of a removed broker
+are never called.
 """
 
 from __future__ import annotations
@@ -137,12 +137,12 @@ class ControllerChannelManager:
             channel.close()
 
     def replace_broker(self, broker: BrokerRegistration) -> None:
-        """Open a new channel to a broker that registered anew; requests to its predecessor are dropped."""
+        """Open a new channel to a broker that registered anew, and drop the requests of the old channel."""
         self.remove_broker(broker.broker_id)
         self.add_broker(broker)
 
     def move_broker(self, broker_id: int, endpoint: Endpoint) -> None:
-        """Reach a broker at another address from now on; it gets the requests that are queued there."""
+        """Send the queued and later requests of a broker to its new address."""
         self._channels[broker_id].move(endpoint)
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class _BrokerChannel:
         return self._loop.create_task(self._work(), name=f"controller-to-broker-{self._broker_id}")
 
     def move(self, endpoint: Endpoint) -> None:
-        # The first request may be waiting for the old address: another worker sends it again.
+        # The first request may be waiting for the old address: a new task sends it again.
         self._worker.cancel()
         self._disconnect("the broker has another address")
         self._endpoint = endpoint
@@ -219,7 +219,7 @@ class _BrokerChannel:
         self._filled.set()
 
     def flush(self) -> asyncio.Future[None]:
-        """Done when the requests in the queue are answered or dropped."""
+        """A future that is done when the requests in the queue are answered or dropped."""
         done: asyncio.Future[None] = self._loop.create_future()
         if self.queue:
             self.queue[-1].flushes.append(done)
@@ -247,7 +247,9 @@ class _BrokerChannel:
                 queued.end()
 
     async def _wait(self) -> None:
-        """Wait for a request. A connection that is lost meanwhile is made again: the broker may be gone."""
+        """Wait for a request. Reopen a connection that is lost meanwhile, to find out whether the broker is
+        gone.
+        """
         while not self.queue:
             self._filled.clear()
             try:

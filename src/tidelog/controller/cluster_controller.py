@@ -1,8 +1,9 @@
 """ClusterController: the part of a broker that competes to be the controller of the cluster.
 
-Every broker has one; ZooKeeper lets one of them be active. It becomes active with a new controller epoch,
-reads the cluster and tells the brokers (ActiveController); it stops when its session expires or another
-broker was elected. The others only know who is active. All events go through one queue.
+Kafka's counterpart is KafkaController. Every broker has one, and ZooKeeper lets one of them be active. It
+becomes active with a new controller epoch, reads the cluster and informs the brokers (ActiveController). It
+resigns when its session expires or another broker was elected. The others only know the active one. All
+events go through one queue.
 
 Requests to a controller that is not active raise NotController.
 """
@@ -75,8 +76,8 @@ _log = logging.getLogger("tidelog.controller")
 class ClusterController:
     """`register_broker` registers this broker anew after its session expired.
 
-    `channels` has the listener on which brokers take requests of the controller; `inter_broker_listener` is
-    the one whose addresses followers use.
+    `channels` has the listener on which brokers accept requests of the controller. Followers use the
+    addresses of `inter_broker_listener`.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class ClusterController:
 
     @property
     def context(self) -> ControllerContext:
-        """What the active controller knows; empty if it is not active."""
+        """The context of the active controller; empty if this one is not active."""
         return self._idle_context if self._active is None else self._active.term.context
 
     def queue_sizes(self) -> dict[int, int]:
@@ -145,7 +146,7 @@ class ClusterController:
         return self._parts.settings
 
     def update_settings(self, settings: ControllerSettings) -> None:
-        """Use other settings from now on. The balance of leaders is checked when it would have been."""
+        """Replace the settings. The time of the next check of the balance of leaders does not change."""
         for setting in fields(settings):
             setattr(self._parts.settings, setting.name, getattr(settings, setting.name))
 
@@ -159,7 +160,7 @@ class ClusterController:
         self._standby = asyncio.get_running_loop().call_later(STANDBY_SECONDS, self._prepare_term)
 
     def _prepare_term(self) -> None:
-        """Import the parts of a term beside other work, so that an election does not wait for that."""
+        """Import the modules of a term early, so that an election does not wait for the import."""
         if not self.is_active:
             asyncio.get_running_loop().run_in_executor(None, _import_term)
 
@@ -189,14 +190,14 @@ class ClusterController:
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
-            # No event of the old session may be processed after this: another controller may be elected.
+            # No event of the old session may be processed now, because another controller may be elected.
             self.events.clear_and_put(
                 ControllerEvent(ControllerState.CONTROLLER_CHANGE, "Expire", self._expire)
             )
             self._put("RegisterBrokerAndReelect", self._register_and_reelect)
 
     def _controller_changed(self, event: WatchEvent) -> None:
-        # Also after a change: the node may be gone when it is read, and no watch tells of that.
+        # Also after a change: the node may be gone when it is read, and no watch reports that.
         name = "Reelect" if event.type is EventType.DELETED else "ControllerChange"
         self._put(name, self._reelect)
 
@@ -224,20 +225,20 @@ class ClusterController:
         await self._reelect()
 
     async def _maybe_resign(self) -> None:
-        """Learn who is the controller, and resign if it is another broker."""
+        """Read the present controller, and resign if it is another broker."""
         controller = await self._store.read_controller(self._election.set())
         self.active_controller_id = NO_CONTROLLER if controller is None else controller
         if self.active_controller_id != self.broker_id:
             self._end_term()
 
     async def _fenced(self) -> None:
-        """A write found another controller epoch than that of this term."""
+        """Resign after a write that found another controller epoch in the tree."""
         self._end_term()
         await self._store.resign()  # if the epoch was changed by hand, /controller is still this broker's
         await self._reelect()
 
     async def _reelect(self) -> None:
-        """Take part in the election; after an unexpected error again, as no watch may be set."""
+        """Take part in the election. Repeat it after an unexpected error, because there may be no watch."""
         try:
             await self._try_to_reelect()
         except (Fenced, SessionExpired):
@@ -250,7 +251,8 @@ class ClusterController:
         try:
             await self._maybe_resign()
             if self.active_controller_id == self.broker_id and self._active is None:
-                # An election that began in the last session wrote the node in this one; its term is over.
+                # An election that began in the last session has written the node in this session. Its term is
+                # over.
                 await self._store.resign()
                 await self._maybe_resign()
             if self.active_controller_id == NO_CONTROLLER:
@@ -282,7 +284,7 @@ class ClusterController:
             await self._move_controller()
 
     def _new_term(self, epoch: ControllerEpoch) -> ActiveController:
-        # Imported here: a broker starts without the parts of a term.
+        # Imported here, so that a broker starts without these modules.
         from tidelog.controller.active_controller import ActiveController
 
         def put(state: ControllerState, name: str, process: Callable[[], Awaitable[None]]) -> None:
@@ -381,7 +383,7 @@ class ClusterController:
             async with asyncio.timeout(timeout):
                 results = await self._call(ControllerState.TOPIC_CHANGE, name, work)
                 if not validate_only:
-                    await self._brokers_told([result.name for result in results if result.error is None])
+                    await self._wait_for_brokers([result.name for result in results if result.error is None])
         except TimeoutError:
             for result in results:
                 result.error = result.error or RequestTimedOut()
@@ -407,7 +409,7 @@ class ClusterController:
                     "DeleteTopics",
                     lambda active: active.admin.delete_topics(topics, quota),
                 )
-                await self._brokers_told()
+                await self._wait_for_brokers()
         except TimeoutError:
             for result in results:
                 result.error = result.error or RequestTimedOut()
@@ -432,7 +434,7 @@ class ClusterController:
                     "ReplicaLeaderElection",
                     lambda active: active.elections.elect_leaders(partitions, election_type),
                 )
-                await self._brokers_told({name for (name, _), error in results.items() if error is None})
+                await self._wait_for_brokers({name for (name, _), error in results.items() if error is None})
         except TimeoutError:
             results = {partition: error or RequestTimedOut() for partition, error in results.items()}
         return results
@@ -464,8 +466,8 @@ class ClusterController:
             ControllerState.LIST_PARTITION_REASSIGNMENT, "ListPartitionReassignments", listed
         )
 
-    async def _brokers_told(self, topics: Iterable[str] = ()) -> None:
-        """Wait until the leaders of topics and this broker have answered; for the others only a while."""
+    async def _wait_for_brokers(self, topics: Iterable[str] = ()) -> None:
+        """Wait for the answers of this broker and the leaders of topics, and briefly for those of others."""
         if self._active is None:
             return
         term = self._active.term
@@ -475,14 +477,14 @@ class ClusterController:
                 involved.add(term.context.partitions[partition].leader)
         others = [broker_id for broker_id in term.channels.broker_ids if broker_id not in involved]
 
-        async def others_told() -> None:
+        async def flush_others() -> None:
             try:
                 async with asyncio.timeout(OTHERS_SECONDS):
                     await term.channels.flush(others)
             except TimeoutError:
                 _log.info("brokers %s take long to learn of a change", others)
 
-        await asyncio.gather(term.channels.flush(involved), others_told())
+        await asyncio.gather(term.channels.flush(involved), flush_others())
 
     # --- requests of brokers
 
@@ -509,7 +511,7 @@ class ClusterController:
         )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
-        """A block of producer ids. BrokerIdNotRegistered or StaleBrokerEpoch for an unknown broker."""
+        """A block of producer ids. Raises BrokerIdNotRegistered or StaleBrokerEpoch for an unknown broker."""
         return await self._call(
             ControllerState.IDLE,
             "AllocateProducerIds",
@@ -517,7 +519,7 @@ class ClusterController:
         )
 
     def unclean_election_enabled(self, topic: str | None = None) -> None:
-        """unclean.leader.election.enable became true, for a topic or for all: elect where it helps now."""
+        """Elect leaders after unclean.leader.election.enable became true, for a topic or for all."""
         if self._active is not None:
             elections = self._active.elections
             if topic is None:

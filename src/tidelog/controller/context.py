@@ -1,9 +1,10 @@
 """ControllerContext: the active controller's knowledge of the cluster.
 
-The controller fills a context when it is elected and resets it when it resigns: live brokers, topics (with
-`put_topic_id` and `put_partition` for every partition in the tree), reassignments and deletions. From then on
-the events change it: the state machines the statuses and leadership, the controller's events the rest. Every
-container that is iterated keeps the order of insertion, so that the same events lead to the same requests.
+The controller fills a context when it is elected, and resets it when it resigns: live brokers, topics (with
+`put_topic_id` and `put_partition` for every partition in the tree), reassignments and deletions. After that,
+events change it: the state machines change statuses and leadership, the controller's events change the rest.
+Every container that is iterated keeps the order of insertion, so that the same events lead to the same
+requests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ControllerContext:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, as a controller does that resigns."""
+        """Forget everything when the controller resigns."""
         self.epoch = INITIAL_EPOCH
         self.epoch_version = INITIAL_EPOCH
         """The version of /controller_epoch in the tree."""
@@ -78,7 +79,7 @@ class ControllerContext:
         self._brokers_changed()
 
     def remove_live_brokers(self, broker_ids: Iterable[int]) -> None:
-        """Remove brokers that are gone, with what was known of their shutdown and failed log folders."""
+        """Remove brokers, with the states of their shutdown and of their failed log folders."""
         for broker_id in broker_ids:
             self.live_or_shutting_down_brokers.pop(broker_id, None)
             self.shutting_down_broker_ids.discard(broker_id)
@@ -87,12 +88,12 @@ class ControllerContext:
         self._brokers_changed()
 
     def begin_shutdown(self, broker_id: int) -> None:
-        """A live broker stops: it stays reachable, but leads no partition from now on."""
+        """Note that a live broker stops. It stays reachable, but leads no partition from now on."""
         self.shutting_down_broker_ids.add(broker_id)
         self._brokers_changed()
 
     def begin_suspicion(self, broker_id: int) -> None:
-        """A live broker seems to be gone: it leads no partition from now on."""
+        """Note that a live broker seems to be gone. It leads no partition from now on."""
         self.suspected_broker_ids.add(broker_id)
         self._brokers_changed()
 
@@ -128,7 +129,7 @@ class ControllerContext:
     def update_offline_replicas(
         self, broker_id: int, *, offline: Iterable[PartitionKey], online: Iterable[PartitionKey] = ()
     ) -> list[TopicPartition]:
-        """Note which replicas of a live broker are in failed log folders; returns the newly offline ones."""
+        """Set the replicas of a live broker in failed log folders; returns the newly offline ones."""
         known = self.offline_replicas_of_broker.setdefault(broker_id, set())
         known.difference_update(online)
         new = [TopicPartition(*partition) for partition in offline if partition not in known]
@@ -143,7 +144,7 @@ class ControllerContext:
         return self._topics.keys()
 
     def put_topic_id(self, topic: str, topic_id: bytes) -> None:
-        """Add a topic. ValueError if it has another id, or another topic has this id."""
+        """Add a topic. Raises ValueError if it has another id, or another topic has this id."""
         if topic_id != ZERO_TOPIC_ID:
             if self.topic_ids.get(topic, topic_id) != topic_id:
                 raise ValueError(f"topic {topic} has another id than {topic_id.hex()}")
@@ -217,7 +218,7 @@ class ControllerContext:
         return None if state is None or state.partition_epoch == NO_STATE_NODE else state
 
     def partitions_with_leadership(self) -> list[TopicPartition]:
-        """The partitions whose leader brokers may be told, without those to be deleted."""
+        """The partitions with a leadership that brokers may get, without those to be deleted."""
         return [
             partition
             for partition, state in self.partitions.items()
@@ -319,7 +320,10 @@ class ControllerContext:
     # --- deletions
 
     def queue_topic_deletion(self, topics: Iterable[str]) -> None:
-        """Topics whose deletion was asked for; from now on they count neither as led nor as imbalanced."""
+        """Add topics that are to be deleted.
+
+        The counts of leaders and of the imbalance exclude them from now on.
+        """
         for topic in topics:
             if topic not in self.topics_to_be_deleted:
                 for partition in self._topics.get(topic, {}).values():
@@ -327,7 +331,7 @@ class ControllerContext:
                 self.topics_to_be_deleted[topic] = None
 
     def begin_topic_deletion(self, topics: Iterable[str]) -> None:
-        """Topics whose partitions are offline for their deletion."""
+        """Note that the partitions of these topics are offline for the deletion."""
         self.topics_with_deletion_started.update(topics)
 
     def is_topic_queued_for_deletion(self, topic: str) -> bool:

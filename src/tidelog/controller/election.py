@@ -24,9 +24,9 @@ def elect(
 ) -> PartitionState | None:
     """The state after an election; None if the present leader is alive and nothing changes.
 
-    The leader is the first live in-sync replica in the order of the assignment; another replica only if
-    `unclean` allows to lose the records that it has not copied. Without a leader the partition is offline and
-    keeps its in-sync replicas, so that one of them leads when it comes back.
+    The leader is the first live in-sync replica in the order of the assignment. With `unclean`, it may be
+    another live replica, which may lack records. A partition without a leader is offline and keeps its
+    in-sync replicas, so that one of them leads when it comes back.
     """
     if state.leader in live:
         return None
@@ -43,9 +43,10 @@ def elect(
 
 
 def lead_anew(state: PartitionState, broker_id: int, controller_epoch: int) -> PartitionState | None:
-    """The state after the leader may have lost the end of its log; None if `broker_id` does not lead.
+    """The state with a new leader epoch, after the leader may have lost the end of its log.
 
-    New records may get the offsets of lost ones: the leader epoch distinguishes them.
+    New records may get the offsets of lost ones, and the leader epoch distinguishes them. None if `broker_id`
+    does not lead.
     """
     if state.leader != broker_id:
         return None
@@ -68,8 +69,8 @@ def elect_for_offline(
 ) -> PartitionState | None:
     """Elect a leader for a partition without one; None if no replica may lead.
 
-    The leader is the first in-sync replica in the order of the assignment; any other online replica only if
-    `unclean`. Replicas that are not online leave the in-sync replicas.
+    The leader is the first in-sync replica in the order of the assignment, with `unclean` also any other
+    online replica. Replicas that are not online leave the ISR.
     """
     for replica in state.replicas:
         if replica in online and replica in state.isr:
@@ -106,7 +107,7 @@ def elect_for_shutdown(
 ) -> PartitionState | None:
     """Elect an in-sync replica that is not shutting down; None if there is none.
 
-    `online` includes the brokers that are shutting down. They leave the in-sync replicas.
+    `online` includes the brokers that are shutting down. They leave the ISR.
     """
     for replica in state.replicas:
         if replica in online and replica in state.isr and replica not in shutting_down:

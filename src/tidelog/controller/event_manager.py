@@ -1,6 +1,6 @@
 """ControllerEventManager: the queue of the controller's events.
 
-A task runs one event at a time, in order: what an event reads and decides is not changed by another one.
+A task runs one event at a time, in order. So no other event changes the state that an event reads.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ControllerState(IntEnum):
 
 
 class EventCleared(Exception):
-    """The event was removed from the queue or cancelled: the session expired, or the controller stops."""
+    """The event was dropped or cancelled, because the session expired or the controller stops."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class ControllerEvent:
 
 
 class EventMetrics:
-    """Times in milliseconds: of events in the queue, and of the processing of each kind of event."""
+    """The times of events in the queue, and of the processing of each kind of event, in milliseconds."""
 
     def __init__(self, clock: Clock) -> None:
         self.queue_time = Histogram(clock=clock.monotonic)
@@ -113,12 +113,12 @@ class ControllerEventManager:
 
     @property
     def is_started(self) -> bool:
-        """Whether it processes events: it was started and is not closed."""
+        """Whether the manager was started and is not closed."""
         return self._task is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no event is processed and none waits."""
+        """Whether no event is running or waiting."""
         return not self._queue and self._running is None
 
     def start(self) -> None:
@@ -144,7 +144,8 @@ class ControllerEventManager:
     def clear_and_put(self, event: ControllerEvent) -> None:
         """Abandon the events in the queue, and process this one after the running event.
 
-        A running event that does not end within STUCK_SECONDS is cancelled: the broker must register again.
+        If the running event does not end within STUCK_SECONDS, it is cancelled, so that the broker can
+        register again.
         """
         self._clear()
         self.put(event)
@@ -162,9 +163,10 @@ class ControllerEventManager:
             self._task.cancel()
 
     async def call(self, state: ControllerState, name: str, process: Callable[[], Awaitable[T]]) -> T:
-        """Put an event; return its result or raise its error. EventCleared if it is abandoned or cancelled.
+        """Put an event and wait for it; returns its result or raises its error.
 
-        The event is processed to its end even if the caller is cancelled.
+        Raises EventCleared if the event is abandoned or cancelled. If the caller is cancelled, the event
+        still runs to its end.
         """
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -208,7 +210,7 @@ class ControllerEventManager:
             except asyncio.CancelledError:
                 if (task := self._task) is None:
                     raise
-                # Not by `close`: something that the event waited for was cancelled. The next events follow.
+                # Not by `close`: a task that the event waited for was cancelled. The next events follow.
                 task.uncancel()
                 _log.error("the controller's event %s was cancelled", event.name)
             finally:

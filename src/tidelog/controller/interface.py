@@ -1,7 +1,7 @@
 """The interfaces between a broker and its controller: Controller, and the Host that it calls.
 
-All methods of Controller are coroutines of the broker's loop. When one returns without an error, the change
-is durable in the tree.
+All methods of Controller are coroutines of the broker's loop. When a method returns without an error, the
+change is durable in the tree.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ class PartitionHost(Protocol):
     async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
         """Create the missing logs durably, without blocking the loop.
 
-        `become_leader` raises the errors. Returns the partitions to retry: their logs could not be created
-        because of a full disk or another transient error.
+        Returns the partitions whose logs lack room on the disk or failed with another transient error; the
+        caller retries them. Other errors are raised by `become_leader`.
         """
 
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
-        """Lead a partition from now on; `make_logs` has created its log.
+        """Lead a partition from now on, after `make_logs` has created its log.
 
-        A second call with the same state changes nothing. KafkaStorageError if there is no log; the
+        A second call with the same state changes nothing. Raises KafkaStorageError if there is no log; the
         controller then takes the partition offline.
         """
 
     def delete_partition(self, topic: str, partition: int) -> None:
-        """Stop serving a partition and remove its log; a crash may bring it back until `sync_deletions`.
+        """Stop serving a partition and remove its log, if there is one.
 
-        Nothing happens if there is none. KafkaStorageError if the log cannot be removed; the next start tries
-        it again.
+        After a crash, the log may reappear unless `sync_deletions` was done. Raises KafkaStorageError if the
+        log cannot be removed; the next start tries it again.
         """
 
     async def sync_deletions(self) -> None:
         """Make the deletions so far durable, without blocking the loop.
 
-        KafkaStorageError if that fails; the next start tries the deletions again.
+        Raises KafkaStorageError if that fails; the next start tries the deletions again.
         """
 
     def update_topic_config(self, topic: str, overrides: dict[str, str]) -> None:
@@ -117,10 +117,10 @@ class ConfigRules(Protocol):
     def encoded(
         self, entity: ConfigEntity, configs: Mapping[str, str], stored: Mapping[str, str]
     ) -> dict[str, str]:
-        """The settings as the tree stores them, with passwords encrypted; `stored` is there now."""
+        """The settings for the tree, with passwords encrypted; `stored` are the present ones in the tree."""
 
     def decoded(self, entity: ConfigEntity, stored: Mapping[str, str]) -> dict[str, str]:
-        """The settings that the tree stores, with passwords decrypted."""
+        """The settings in the tree, with passwords decrypted."""
 
 
 class EntityConfigListener(Protocol):
@@ -146,7 +146,7 @@ class ConfigChange:
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic to create: -1 stands for a default; `assignments` may give the brokers of each partition."""
+    """A topic to create. -1 means the default; `assignments` may have the brokers of each partition."""
 
     name: str
     num_partitions: int = -1
@@ -198,10 +198,13 @@ class PartitionsResult:
 
 
 class MutationQuota(Protocol):
-    """Limits how many partitions a client creates and deletes."""
+    """Limits the number of partitions that a client creates and deletes."""
 
     def record(self, partitions: int) -> None:
-        """Count partitions that are to be created or deleted. ThrottlingQuotaExceeded if they must not be."""
+        """Count partitions that are to be created or deleted.
+
+        Raises ThrottlingQuotaExceeded over the quota.
+        """
 
 
 class Controller(Protocol):
@@ -236,19 +239,19 @@ class Controller(Protocol):
     async def alter_configs(
         self, entity: ConfigEntity, configs: Sequence[tuple[str, str | None]], *, validate_only: bool = False
     ) -> None:
-        """Replace all settings of an entity. KafkaError if they are refused."""
+        """Replace all settings of an entity. Raises a KafkaError if they are refused."""
 
     async def incremental_alter_configs(
         self, entity: ConfigEntity, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> None:
-        """Change some settings of an entity. KafkaError if they are refused."""
+        """Change some settings of an entity. Raises a KafkaError if they are refused."""
 
     async def change_entity_configs(
         self, entity_path: str, after: Callable[[Mapping[str, str]], dict[str, str]]
     ) -> None:
         """Replace the settings of a user, client or address, by its path below /config.
 
-        `after` makes the new settings of the present ones, or raises a KafkaError. It may be called twice.
+        `after` returns the new settings for the present ones, or raises a KafkaError. It may be called twice.
         """
 
     async def entity_configs(self) -> Mapping[str, Mapping[str, str]]:

@@ -94,7 +94,9 @@ class LeaderElections:
         return None if needed else ElectionNotNeeded("The partition has the leader already.")
 
     async def preferred_replica_leader_election(self) -> None:
-        """A tool asked by /admin/preferred_replica_election; the node is deleted when it is done."""
+        """Make the elections that a tool has requested by the node /admin/preferred_replica_election; delete
+        it.
+        """
         partitions = await self._term.cluster.read_preferred_elections(self._requests.set())
         if partitions is None:
             return
@@ -107,7 +109,7 @@ class LeaderElections:
             await self._term.store.delete_nodes([paths.PREFERRED_ELECTION])
 
     async def enable_unclean_election(self, topic: str | None) -> None:
-        """unclean.leader.election.enable became true, for a topic or for all."""
+        """Elect leaders after unclean.leader.election.enable became true, for a topic or for all."""
         await self._term.partitions.trigger_online_state_change(
             None if topic is None else self._context.partitions_of(topic)
         )
@@ -130,7 +132,7 @@ class LeaderElections:
             )
 
     async def auto_preferred_replica_leader_election(self) -> None:
-        """Give brokers back the leaderships that others took over, where the imbalance is large."""
+        """Return leaderships to the preferred leaders with a large imbalance."""
         allowed = self._term.parts.settings.leader_imbalance_per_broker_percentage / 100
         preferred: dict[int, list[TopicPartition]] = {}
         for partition, state in self._context.partitions.items():

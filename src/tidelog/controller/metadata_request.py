@@ -1,4 +1,4 @@
-"""The contents of UpdateMetadata: topics, partitions and brokers as the controller knows them."""
+"""The contents of UpdateMetadata: topics, partitions and brokers from the controller's context."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Partition = UpdateMetadataRequest.UpdateMetadataPartitionState
 async def topic_states(
     context: ControllerContext, partitions: Sequence[TopicPartition]
 ) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
-    """The states of partitions by topic; partitions without a leader so far are left out."""
+    """The states of partitions by topic, without partitions that never had a leader."""
     topics: dict[str, UpdateMetadataRequest.UpdateMetadataTopicState] = {}
     async for some in in_slices(partitions):
         for partition in some:

@@ -60,7 +60,7 @@ class PartitionChanges:
     # --- notifications in the tree
 
     async def isr_change_notification(self) -> None:
-        """Leaders changed in-sync replicas in the tree, as brokers before AlterPartition do."""
+        """Handle changes of the ISR that leaders wrote to the tree, like brokers before AlterPartition."""
         changes = await self._term.cluster.read_isr_changes(self._isr_changes.set())
         try:
             known = [partition for partition in changes.subjects if partition in self._context.partitions]
@@ -69,7 +69,7 @@ class PartitionChanges:
             await self._term.store.delete_nodes(changes.paths)
 
     async def _read_again(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take over states that others have written, and tell the brokers."""
+        """Read states that others have written into the context, and send them to the brokers."""
         found = await self._term.store.read_partition_states(
             {partition: self._context.partitions[partition] for partition in partitions}
         )
@@ -97,7 +97,7 @@ class PartitionChanges:
             name: str | None = topic.topic_name
             if version >= TOPIC_IDS_SINCE_VERSION:
                 name = self._context.topic_names.get(topic.topic_id)
-            answers = [self._check(name, asked, request, version, changes) for asked in topic.partitions]
+            answers = [self._check(name, change, request, version, changes) for change in topic.partitions]
             response.topics.append(
                 AlterPartitionResponse.TopicData(
                     topic_name=topic.topic_name, topic_id=topic.topic_id, partitions=answers
@@ -109,68 +109,69 @@ class PartitionChanges:
     def _check(
         self,
         name: str | None,
-        asked: AlterPartitionRequest.PartitionData,
+        change: AlterPartitionRequest.PartitionData,
         request: AlterPartitionRequest,
         version: int,
         changes: list[_Change],
     ) -> AlterPartitionResponse.PartitionData:
-        """The answer to a change: an error, the present state, or that of a change added to `changes`.
+        """Check a change; returns its answer, and adds an acceptable change to `changes`.
 
-        `name` is None if no topic has the id of the request.
+        The answer has an error, or the present state if the change was made already. `name` is None if no
+        topic has the id of the request.
         """
-        answer = AlterPartitionResponse.PartitionData(partition_index=asked.partition_index)
+        answer = AlterPartitionResponse.PartitionData(partition_index=change.partition_index)
         if name is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             return answer
-        partition = TopicPartition(name, asked.partition_index)
+        partition = TopicPartition(name, change.partition_index)
         state = self._context.leadership(partition)
         if state is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return answer
-        isr = [member.broker_id for member in asked.new_isr_with_epochs]
+        isr = [member.broker_id for member in change.new_isr_with_epochs]
         if version < EPOCHS_SINCE_VERSION:
-            isr = asked.new_isr
+            isr = change.new_isr
         if (
-            asked.leader_epoch == state.leader_epoch
-            and asked.partition_epoch <= state.partition_epoch
+            change.leader_epoch == state.leader_epoch
+            and change.partition_epoch <= state.partition_epoch
             and set(isr) == set(state.isr)
-            and asked.leader_recovery_state == state.leader_recovery_state
+            and change.leader_recovery_state == state.leader_recovery_state
         ):
-            _fill(answer, state)  # the change was made, but its answer was lost
+            _fill(answer, state)  # the change was made already, and its answer was lost
             return answer
-        answer.error_code = self._refusal(asked, request, state, isr)
+        answer.error_code = self._refusal(change, request, state, isr)
         if answer.error_code == ErrorCode.INELIGIBLE_REPLICA and version < TOPIC_IDS_SINCE_VERSION:
             answer.error_code = ErrorCode.OPERATION_NOT_ATTEMPTED
         if not answer.error_code:
-            wanted = replace(
+            new_state = replace(
                 state,
                 isr=isr,
                 controller_epoch=self._context.epoch,
-                leader_recovery_state=asked.leader_recovery_state,
+                leader_recovery_state=change.leader_recovery_state,
             )
-            changes.append(_Change(answer, partition, wanted))
+            changes.append(_Change(answer, partition, new_state))
         return answer
 
     def _refusal(
         self,
-        asked: AlterPartitionRequest.PartitionData,
+        change: AlterPartitionRequest.PartitionData,
         request: AlterPartitionRequest,
         state: PartitionState,
         isr: Sequence[int],
     ) -> int:
-        if asked.partition_epoch > state.partition_epoch or asked.leader_epoch > state.leader_epoch:
+        if change.partition_epoch > state.partition_epoch or change.leader_epoch > state.leader_epoch:
             return ErrorCode.NOT_CONTROLLER  # the leader knows a newer controller than this one
-        if asked.leader_epoch < state.leader_epoch:
+        if change.leader_epoch < state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if request.broker_id != state.leader or request.broker_id not in isr:
             return ErrorCode.INVALID_REQUEST
-        if asked.partition_epoch < state.partition_epoch:
+        if change.partition_epoch < state.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
-        if asked.leader_recovery_state != RECOVERED and (
+        if change.leader_recovery_state != RECOVERED and (
             len(isr) > 1 or state.leader_recovery_state == RECOVERED
         ):
             return ErrorCode.INVALID_REQUEST
-        epochs = {member.broker_id: member.broker_epoch for member in asked.new_isr_with_epochs}
+        epochs = {member.broker_id: member.broker_epoch for member in change.new_isr_with_epochs}
         if any(not self._is_eligible(member, epochs.get(member, -1)) for member in isr):
             return ErrorCode.INELIGIBLE_REPLICA
         if any(member not in state.replicas for member in isr):
@@ -178,7 +179,7 @@ class PartitionChanges:
         return ErrorCode.NONE
 
     def _is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """A member of the ISR is live, and registered as the broker that fetched: not restarted since."""
+        """Whether a member of the ISR is live and has not restarted since the leader saw its broker epoch."""
         if broker_id not in self._context.live_broker_ids:
             return False
         return broker_epoch in (-1, self._context.broker_epoch(broker_id))
@@ -190,10 +191,10 @@ class PartitionChanges:
             {change.partition: change.state for change in changes}
         )
         for change in changes:
-            written = outcome.updated.get(change.partition)
-            if written is not None:
-                self._context.put_partition(change.partition, written)
-                _fill(change.answer, written)
+            new_state = outcome.updated.get(change.partition)
+            if new_state is not None:
+                self._context.put_partition(change.partition, new_state)
+                _fill(change.answer, new_state)
             elif change.partition in outcome.failed:
                 _log.error(
                     "the ISR of %s is not written: %s", change.partition, outcome.failed[change.partition]

@@ -4,14 +4,15 @@ The tree names the adding and removing replicas of a topic while a reassignment 
 controller goes on with it. The steps of a reassignment:
 
 1. The tree gets all replicas, old and new; replicas that a replaced reassignment was adding are deleted.
-2. All replicas are told in the next leader epoch, and the adding ones are created.
+2. All replicas get the next leader epoch, and the adding ones are created.
 3. When the ISR has every replica of the target, one of them leads, the others are removed from the ISR and
    deleted, and the tree gets the target.
 
 Many partitions pass each step together. An election that fails leaves its reassignment running: the next
 change of the ISR, or the return of a broker, tries step 3 again.
 
-A tool may also ask by the node /admin/reassign_partitions. A partition leaves it when it has moved.
+A tool may also request reassignments by the node /admin/reassign_partitions. The controller removes a
+partition from the node when it has moved.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ class PartitionReassignments:
                 )
             except KafkaError as error:
                 errors[partition] = error
-        # The newest request wins: by AlterPartitionReassignments or by the node of tools.
+        # The newest request wins, from AlterPartitionReassignments or from the node of tools.
         await self._term.store.remove_reassignment_requests(dict.fromkeys(planned))
         errors |= await self._begin(planned)
         return {partition: errors.get(partition) for partition in wanted}
 
     def listed(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, PartitionState]:
-        """The partitions, of all or of these, that are being reassigned."""
+        """The partitions that are being reassigned, among `partitions` or among all."""
         named = self._context.partitions_being_reassigned if partitions is None else partitions
         found = ((partition, self._context.partitions.get(partition)) for partition in named)
         return {
@@ -92,7 +93,7 @@ class PartitionReassignments:
         }
 
     async def zk_partition_reassignment(self) -> None:
-        """A tool asked by /admin/reassign_partitions; the node shrinks as partitions have moved."""
+        """Begin the reassignments that a tool has requested by the node /admin/reassign_partitions."""
         wanted = await self._term.cluster.read_reassignments(self._requests.set())
         planned: Assignments = {}
         errors: Errors = {}
@@ -124,7 +125,7 @@ class PartitionReassignments:
         is_factor_fixed: bool = False,
         may_be_offline: bool = False,
     ) -> ReplicaAssignment:
-        """The assignment while a partition is reassigned to a target, for None back to its origin."""
+        """The assignment during a reassignment to `target`, or back to the origin for None."""
         state = self._context.partitions.get(partition)
         present = ReplicaAssignment([]) if state is None else ReplicaAssignment.of(state)
         if target is None:
@@ -150,7 +151,7 @@ class PartitionReassignments:
         if self._context.is_topic_queued_for_deletion(partition.topic):
             raise UnknownTopicOrPartition("The topic is being deleted.")
         if state.isr and not any(member in planned.replicas for member in state.isr):
-            # Only replicas that the running reassignment adds have all records.
+            # Otherwise only replicas that the running reassignment adds have all records.
             raise InvalidReplicaAssignment(
                 f"None of the replicas {planned.replicas} is in sync: the leader election would be unclean."
             )
@@ -192,8 +193,8 @@ class PartitionReassignments:
     async def _abandon(self, partitions: Sequence[TopicPartition]) -> None:
         """End reassignments of topics that are being deleted.
 
-        No leader is elected for such a topic any more: its reassignment could wait for one for ever, and the
-        deletion for the reassignment.
+        No leader is elected for such a topic any more. Its reassignment could wait for a leader for ever, and
+        the deletion for the reassignment.
         """
         for partition in partitions:
             _log.info("the reassignment of %s ends: its topic is being deleted", partition)
@@ -282,8 +283,8 @@ class PartitionReassignments:
                 replica := PartitionAndReplica(*partition, broker_id), ReplicaStatus.NEW
             )
         ]
-        await self._tell(waiting, without=set(new))
-        # The brokers of new replicas are told by this change, as it says that the replicas are new.
+        await self._send_assignments(waiting, without=set(new))
+        # This change sends LeaderAndIsr to the brokers of new replicas, with the flag for new replicas.
         await self._term.replicas.handle_state_changes(new, ReplicaStatus.NEW)
         # A partition that never had a leader has no records: a new replica may be the first to lead.
         leaderless = [partition for partition in waiting if self._context.leadership(partition) is None]
@@ -301,7 +302,7 @@ class PartitionReassignments:
         for partition, moved in moving.items():
             self._put_assignment(partition, ReplicaAssignment(moved.target))
         led = {p: moved for p, moved in moving.items() if self._keeps_leader(p)}
-        await self._tell(led)
+        await self._send_assignments(led)
         unled = [partition for partition in moving if partition not in led]
         elected = await self._term.partitions.handle_state_changes(
             unled, PartitionStatus.ONLINE, ElectionStrategy.REASSIGNMENT
@@ -336,9 +337,9 @@ class PartitionReassignments:
         await self._term.deletion.resume_for_topics({partition.topic: None for partition in partitions})
 
     async def _remove_replicas(self, replicas: Sequence[PartitionAndReplica]) -> None:
-        """Remove replicas from the ISR, and have them deleted.
+        """Remove replicas from the ISR and delete them.
 
-        A broker that is down gets the request when it is back, if this term lasts so long.
+        A broker that is down gets the request when it is back, if the term has not ended by then.
         """
         for replica in replicas:
             removed = self._context.removed_replicas.setdefault(replica.replica, {})
@@ -351,17 +352,19 @@ class PartitionReassignments:
         ):
             await self._term.replicas.handle_state_changes(replicas, status)
 
-    async def _tell(
+    async def _send_assignments(
         self, partitions: Collection[TopicPartition], *, without: Collection[PartitionAndReplica] = ()
     ) -> None:
         """Raise leader epochs and send the replicas their assignment."""
         states = await self._term.raise_leader_epochs(partitions)
         if states:
             self._term.batch.new_batch()
-            async for some in in_slices(states.items()):
-                for partition, state in some:
-                    told = [r for r in state.replicas if PartitionAndReplica(*partition, r) not in without]
-                    self._term.batch.add_leader_and_isr(told, partition, state, is_new=False)
+            async for group in in_slices(states.items()):
+                for partition, state in group:
+                    receivers = [
+                        r for r in state.replicas if PartitionAndReplica(*partition, r) not in without
+                    ]
+                    self._term.batch.add_leader_and_isr(receivers, partition, state, is_new=False)
             await self._term.batch.send_requests()
 
 

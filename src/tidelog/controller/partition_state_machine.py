@@ -1,13 +1,12 @@
 """PartitionStateMachine: moves partitions between NonExistent, New, Online and Offline.
 
-    New      the partition has replicas; nothing is written
-    Online   its first leader is written, or another leader is elected and written; its brokers are told
-    Offline  it has no leader; nothing is written
+    New      the partition has replicas; nothing is written Online   its first leader is written, or another
+    leader is elected and written; its brokers get LeaderAndIsr Offline  it has no leader; nothing is written
     NonExistent  it is deleted
 
-A call to `handle_state_changes` is one batch of requests to brokers, which it sends. Changes that the table
-of predecessors does not allow are logged and skipped. Fenced and TreeUnavailable of the store are raised: the
-requests of the batch are not sent then, and the controller resigns or starts anew.
+`handle_state_changes` sends one batch of requests to brokers. It logs and skips changes that the table of
+predecessors does not allow. It raises Fenced and TreeUnavailable of the store; the batch is not sent then,
+and the controller resigns or starts anew.
 """
 
 from __future__ import annotations
@@ -106,10 +105,10 @@ class PartitionStateMachine:
         target: PartitionStatus,
         strategy: ElectionStrategy | None = None,
     ) -> ElectionResults:
-        """Move partitions to another status, and tell the brokers.
+        """Move partitions to another status, and send the requests to brokers.
 
-        Returns the results of the elections: of partitions that were offline or online and should be online,
-        for which a strategy is needed. A partition without a new leader keeps its status.
+        Returns the results of the elections, by `strategy`, for partitions that go from Offline or Online to
+        Online. A partition without a new leader keeps its status.
         """
         if not partitions:
             return {}
@@ -163,7 +162,7 @@ class PartitionStateMachine:
     # --- new partitions
 
     async def _initialize(self, partitions: Sequence[TopicPartition]) -> None:
-        """Write the first leaders: the first online replica leads, the online replicas are in sync."""
+        """Write the first leaders: the first online replica leads, and all online replicas are in sync."""
         states: dict[TopicPartition, PartitionState] = {}
         failed: dict[TopicPartition, Exception] = {}
         async for chunk in in_slices(partitions):
@@ -201,7 +200,10 @@ class PartitionStateMachine:
     async def _elect_leaders(
         self, partitions: Sequence[TopicPartition], strategy: ElectionStrategy
     ) -> ElectionResults:
-        """Elect and write, and again for those whose state another writer changed meanwhile."""
+        """Elect leaders and write them.
+
+        Repeat that for partitions whose state another writer changed meanwhile.
+        """
         results: ElectionResults = {}
         states = {partition: self._context.partitions[partition] for partition in partitions}
         while states:
@@ -280,7 +282,7 @@ class PartitionStateMachine:
         return self._settings.unclean_leader_election_enable if value is None else value.lower() == "true"
 
     def _led(self, partition: TopicPartition, state: PartitionState, strategy: ElectionStrategy) -> None:
-        """Tell the replicas of a partition about its new leader."""
+        """Add LeaderAndIsr with the new leader for all replicas of a partition to the batch."""
         self._stats.elections += 1
         self._stats.unclean_elections += state.leader not in self._context.partitions[partition].isr
         self._context.put_partition(partition, state)
@@ -298,7 +300,7 @@ class PartitionStateMachine:
     async def _read_again(
         self, partitions: Sequence[TopicPartition], results: ElectionResults
     ) -> dict[TopicPartition, PartitionState]:
-        """The states in the tree of partitions that have another version than the context knows."""
+        """Read the states of partitions whose version in the tree differs from the context."""
         if not partitions:
             return {}
         self._log.info("electing leaders again for %d partitions, whose states changed", len(partitions))

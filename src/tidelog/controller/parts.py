@@ -1,6 +1,7 @@
-"""ControllerParts: what a broker gives to its controller for all terms.
+"""ControllerParts: the parts of a broker that its controller uses in all terms.
 
-It is apart from the term: brokers that are never elected do not import the state machines.
+This module is separate from the term, so that brokers which are never elected do not import the state
+machines.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidelog.metadata.cluster_store import ClusterStore
 
 @dataclass(slots=True)
 class ElectionStats:
-    """The elected leaders, and those among them that may lack records of the former leader."""
+    """The number of elected leaders, and of unclean elections among them."""
 
     elections: int = 0
     unclean_elections: int = 0
@@ -26,7 +27,7 @@ class ElectionStats:
 
 @dataclass(slots=True)
 class ControllerParts:
-    """What a broker gives to its controller. It stays the same over all terms."""
+    """The parts of a broker that its controller uses. They stay the same over all terms."""
 
     broker_id: int
     cluster: ClusterStore

@@ -1,9 +1,9 @@
 """Assigns the replicas of partitions to brokers, spread over racks and brokers.
 
-The first replicas (the preferred leaders) go round-robin over the brokers. The other replicas follow at a
-distance that grows by one with each round, so that the partitions of a lost broker are spread over all
-others. With racks the order of the brokers alternates between racks, and a partition has a second replica on
-a rack or broker only if every rack or broker has one.
+Kafka's counterpart is AdminUtils. The first replicas (the preferred leaders) go round-robin over the brokers.
+The other replicas follow at a distance that grows by one with each round, so that the partitions of a lost
+broker are spread over all others. With racks, the order of the brokers alternates between racks, and a
+partition has a second replica in a rack only if every rack has one.
 """
 
 from __future__ import annotations

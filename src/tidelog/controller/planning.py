@@ -1,7 +1,9 @@
-"""Plans requests about topics on a snapshot of the cluster: results for the client, states to write.
+"""Planner: plans requests about topics on a snapshot of the cluster.
 
-Nothing is changed here, so a request that only validates takes the same way. A plan is made in slices,
-because a request may have many topics; the controller makes no other change meanwhile.
+A plan has results for the client, and states to write.
+
+A plan changes nothing, so a request with validate_only uses it, too. It is made in slices, because a request
+may have many topics. The controller makes no other change meanwhile.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ class ControllerSettings:
 
 
 class ClusterView(Protocol):
-    """What a plan depends on: ClusterState, or the context of an elected controller.
+    """The input of a plan: ClusterState, or the context of an elected controller.
 
-    `topics` are those that are not being deleted, `brokers` those that may get replicas.
+    `topics` are without topics that are being deleted, `brokers` are the brokers that may get replicas.
     """
 
     @property
@@ -74,7 +76,7 @@ class ClusterView(Protocol):
 
 @dataclass(slots=True)
 class Planner:
-    """Makes the plan of one request. `deleting` has the topics whose deletion has begun."""
+    """Makes the plan of one request. `deleting` has the topics that are being deleted."""
 
     state: ClusterView
     deleting: Set[str]

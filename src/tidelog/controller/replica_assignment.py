@@ -10,7 +10,7 @@ from tidelog.metadata.state import PartitionState
 
 @dataclass(slots=True)
 class ReplicaAssignment:
-    """`replicas` has all replicas, also the replicas that a reassignment adds or removes."""
+    """`replicas` has all replicas, including those that a reassignment adds or removes."""
 
     replicas: list[int]
     adding: list[int] = field(default_factory=list)
@@ -37,7 +37,8 @@ class ReplicaAssignment:
     def reassigned_to(self, target: Sequence[int]) -> ReplicaAssignment:
         """The assignment while the partition moves from its origin to a target, the target's replicas first.
 
-        A running reassignment is replaced: what it was adding is dropped, unless the target has it too.
+        It replaces a running reassignment: the replicas that this one was adding are dropped unless the
+        target has them.
         """
         origin = self.origin
         replicas = list(dict.fromkeys([*target, *origin]))

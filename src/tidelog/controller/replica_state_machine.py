@@ -1,15 +1,15 @@
 """ReplicaStateMachine: moves replicas between New, Online, Offline and the states of their deletion.
 
-    New      the broker is told to create the replica
-    Online   the broker is told to lead or follow
-    Offline  the broker is told to stop; the replica leaves the ISR
-    DeletionStarted      the broker is told to delete the replica
+    New      the broker gets LeaderAndIsr, to create the replica
+    Online   the broker gets LeaderAndIsr, to lead or follow
+    Offline  the broker gets StopReplica; the replica leaves the ISR
+    DeletionStarted      the broker gets StopReplica with the deletion of the replica
     DeletionSuccessful   the broker answered
     DeletionIneligible   the broker is down, or it answered with an error
     NonExistent          the replica leaves the assignment
 
-A call to `handle_state_changes` is one batch of requests to brokers, which it sends. Changes that the table
-of predecessors does not allow are logged and skipped. Fenced and TreeUnavailable of the store are raised.
+`handle_state_changes` sends one batch of requests to brokers. It logs and skips changes that the table of
+predecessors does not allow. It raises Fenced and TreeUnavailable of the store.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReplicaStateMachine:
         self._log = log
 
     async def startup(self) -> None:
-        """Set the status of every replica of the context, and tell the brokers.
+        """Set the status of every replica of the context, and send LeaderAndIsr to the brokers.
 
         A new controller calls it after the startup of the PartitionStateMachine. Replicas of dead brokers
         start as ineligible for deletion: their brokers may have died during the deletion of their topic.
@@ -60,7 +60,7 @@ class ReplicaStateMachine:
     async def handle_state_changes(
         self, replicas: Sequence[PartitionAndReplica], target: ReplicaStatus
     ) -> None:
-        """Move replicas to another status, and tell the brokers."""
+        """Move replicas to another status, and send the requests to brokers."""
         if not replicas:
             return
         self._batch.new_batch()
@@ -97,7 +97,9 @@ class ReplicaStateMachine:
         self._context.put_replica_status(replica, status)
 
     def _create(self, replica: PartitionAndReplica) -> None:
-        """A new replica of a partition with a leader is told at once; else when the leader is elected."""
+        """Create a replica. Its broker gets LeaderAndIsr at once, or when the partition gets its first
+        leader.
+        """
         partition = replica.topic_partition
         state = self._context.leadership(partition)
         if state is not None and state.leader == replica.replica:
@@ -145,7 +147,7 @@ class ReplicaStateMachine:
                 self._batch.add_stop_replica([broker_id], partition, delete=False)
                 state = self._context.leadership(partition)
                 if self._context.is_topic_queued_for_deletion(partition.topic):
-                    # Nobody reads the ISR of a deleted topic: a write for each replica would be wasted.
+                    # The ISR of a deleted topic is not used any more: no write for each replica.
                     self._put_status(replica, ReplicaStatus.OFFLINE)
                 elif state is not None:
                     states[partition] = state
@@ -165,9 +167,10 @@ class ReplicaStateMachine:
     async def _remove_from_isr(
         self, broker_id: int, states: Mapping[TopicPartition, PartitionState]
     ) -> dict[TopicPartition, PartitionState]:
-        """Remove a replica from the ISR of partitions, again for those that another writer changed.
+        """Remove a replica from the ISR of partitions.
 
-        Returns the states without the replica, of all partitions that are in the tree.
+        Repeat that for partitions that another writer changed. Returns the states without the replica, for
+        the partitions that are in the tree.
         """
         results: dict[TopicPartition, PartitionState] = {}
         while states:
@@ -197,7 +200,7 @@ class ReplicaStateMachine:
     async def _read_again(
         self, broker_id: int, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, PartitionState]:
-        """The states in the tree of partitions that have another version than the context knows."""
+        """Read the states of partitions whose version in the tree differs from the context."""
         if not partitions:
             return {}
         known = {partition: self._context.partitions[partition] for partition in partitions}

@@ -5,7 +5,7 @@
     await batch.send_requests()
 
 Each broker gets at most one request of a kind, in the order LeaderAndIsr, UpdateMetadata, StopReplica.
-Brokers without a channel get nothing. Answers come back as events through the given listener.
+Brokers without a channel get nothing. The given listener gets the answers as events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest, Upd
 from tidelog.protocol.wire import ZERO_UUID
 from tidelog.slices import in_slices
 
-# Kafka's brokers do not negotiate versions among each other: these are those of Kafka 3.4 and later.
+# Kafka's brokers do not negotiate versions with each other. These are the versions of Kafka 3.4 and later.
 LEADER_AND_ISR_VERSION: Final = 7
 UPDATE_METADATA_VERSION: Final = 8
 STOP_REPLICA_VERSION: Final = 4
@@ -44,7 +44,7 @@ _StopReplicaPartition = StopReplicaRequest.StopReplicaPartitionState
 
 @dataclass(slots=True)
 class LeaderAndIsrResponseReceived:
-    """`error_code` is that of the whole request, or of the error that ended it without an answer.
+    """`error_code` is the error of the whole request, or the error that ended it without an answer.
 
     `broker_epoch` is the epoch in the request.
     """
@@ -63,9 +63,9 @@ class UpdateMetadataResponseReceived:
 
 @dataclass(slots=True)
 class TopicDeletionStopReplicaResponseReceived:
-    """The outcome of deletions: for partitions whose replica was to be deleted, with their topic.
+    """The outcome of StopReplica with deletions of replicas, for topics that are being deleted.
 
-    If `error_code` is not 0 all of them failed. `broker_epoch` is the epoch in the request.
+    If `error_code` is not 0, all deletions failed. `broker_epoch` is the epoch in the request.
     """
 
     broker_id: int
@@ -81,11 +81,11 @@ ResponseListener: TypeAlias = Callable[[ResponseEvent], None]
 
 
 class BatchNotEmpty(Exception):
-    """A batch was begun before the requests of the last one were sent: changes may be lost."""
+    """A batch was begun before the requests of the last batch were sent, which may lose changes."""
 
 
 class ControllerBrokerRequestBatch:
-    """One batch at a time. After an error during an event, `clear` drops what was not sent."""
+    """Collects the requests of one event. After an error in the event, `clear` drops the unsent requests."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ControllerBrokerRequestBatch:
         self._metadata_partitions: dict[TopicPartition, None] = {}
 
     def new_batch(self) -> None:
-        """Begin the batch of an event. BatchNotEmpty if the last one was not sent."""
+        """Begin the batch of an event. Raises BatchNotEmpty if the last one was not sent."""
         if self._leader_and_isr:
             raise BatchNotEmpty(f"LeaderAndIsr requests to brokers {[*self._leader_and_isr]} may be lost")
         if self._stop_replica:
@@ -131,7 +131,9 @@ class ControllerBrokerRequestBatch:
     def add_leader_and_isr(
         self, broker_ids: Iterable[int], partition: TopicPartition, state: PartitionState, *, is_new: bool
     ) -> None:
-        """Tell brokers to lead or follow a partition, and all live brokers about it."""
+        """Add LeaderAndIsr with a partition for these brokers, and UpdateMetadata with it for all live
+        brokers.
+        """
         made = _leader_and_isr_partition(partition, state, is_new)
         for broker_id in broker_ids:
             if broker_id < 0:
@@ -147,7 +149,7 @@ class ControllerBrokerRequestBatch:
     def add_update_metadata(
         self, broker_ids: Iterable[int], partitions: Iterable[TopicPartition] = ()
     ) -> None:
-        """Tell brokers about the live brokers and about partitions, as they are when the batch is sent."""
+        """Add UpdateMetadata for these brokers, with the states of partitions when the batch is sent."""
         for broker_id in broker_ids:
             if broker_id >= 0:
                 self._metadata_brokers[broker_id] = None
@@ -155,7 +157,7 @@ class ControllerBrokerRequestBatch:
             self._metadata_partitions[partition] = None
 
     def add_stop_replica(self, broker_ids: Iterable[int], partition: TopicPartition, *, delete: bool) -> None:
-        """Tell brokers to stop replicas of a partition, and to delete their logs if `delete`."""
+        """Add StopReplica with a partition for these brokers; `delete` also deletes the logs."""
         context = self._context
         if context.is_topic_queued_for_deletion(partition.topic):
             leader_epoch = EPOCH_DURING_DELETE
@@ -251,7 +253,7 @@ class ControllerBrokerRequestBatch:
         targets = [broker_id for broker_id in self._metadata_brokers if broker_id in brokers]
         partitions = list(self._metadata_partitions)
         if targets:
-            # All brokers get the same content: the requests share everything but the broker's epoch.
+            # All brokers get the same contents: the requests share everything except the broker epoch.
             states = await topic_states(self._context, partitions)
             live = broker_states(brokers.values())
             self.metadata_updates += 1
@@ -339,9 +341,10 @@ class ControllerBrokerRequestBatch:
         deleted: Mapping[TopicPartition, None],
         outcome: Outcome,
     ) -> None:
-        """Pass on the deletions of topics, and note the deletions of removed replicas.
+        """Report the deletions of topics as an event, and note the deletions of replicas that reassignments
+        removed.
 
-        That a replica stopped changes nothing at the controller.
+        A replica that only stopped changes nothing at the controller.
         """
         answered: Mapping[TopicPartition, int]
         if isinstance(outcome, StopReplicaResponse):

@@ -1,8 +1,9 @@
-"""Brokers that came back while there was no controller: they leave the in-sync replicas before they lead.
+"""Removes brokers from ISRs if they restarted while there was no controller.
 
-A broker may have lost what it had not flushed. The controller that sees it leave takes it out of the ISR. If
-the broker was the controller itself, or no controller was there, its successor finds it registered again: the
-ISR that it is in was written before. Kafka lets such a broker lead with what is left of its log.
+Such a broker may have lost unflushed records. Normally the controller sees it leave, and removes it from the
+ISR. If the broker was the controller itself, or there was no controller, the next controller finds it
+registered again, and in ISRs that were written before. Kafka lets such a broker lead with the rest of its
+log.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _log = logging.getLogger("tidelog.controller")
 
 
 async def remove_returned_brokers(term: ControllerTerm) -> None:
-    """Take brokers out of the ISRs that are older than their registration.
+    """Remove brokers from the ISRs that are older than their registration.
 
-    An ISR keeps such brokers if it has no live member that has been there all the time: after a restart of
-    the whole cluster the ISRs stay as they are.
+    An ISR keeps such brokers if it has no other live member. So the ISRs stay unchanged after a restart of
+    the whole cluster.
     """
     context = term.context
     wanted: dict[TopicPartition, PartitionState] = {}

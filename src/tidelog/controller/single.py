@@ -1,8 +1,8 @@
 """SingleController: the controller of a cluster with one broker.
 
-Changes are made one after the other. Each is checked against the snapshot on the loop, written to the tree in
-a worker thread (a disk sync takes longer than a request), then passed to the host, which creates logs and
-syncs deletions off the loop. A change that has begun is completed even if its client disconnects.
+Changes are made one after the other. A change is checked against the snapshot on the loop, then written to
+the tree in a worker thread (a disk sync takes longer than a request), then passed to the host, which creates
+logs and syncs deletions off the loop. A change that has begun is completed even if its client disconnects.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ SECONDS_A_TURN = 0.005
 
 
 class SingleController:
-    """Implements tidelog.controller.interface.Controller; a change that returned is led and in `state`."""
+    """Implements tidelog.controller.interface.Controller.
+
+    After a change, its partitions are led and in `state`.
+    """
 
     retry_seconds = 5.0  # the wait before a log that lacked room on the disk is created again
 
@@ -242,7 +245,7 @@ class SingleController:
         return results
 
     async def _finish_deletions(self, topics: Sequence[TopicState]) -> None:
-        """Remove logs, then nodes. Marks of failed deletions stay in the tree for the next start."""
+        """Remove logs, then nodes. The marks of failed deletions stay in the tree for the next start."""
         assert self._host is not None
         gone = [topic.name for topic in topics if await self._delete_logs(topic)]
         if not gone:
@@ -384,7 +387,7 @@ class SingleController:
         return await self._changed(lambda: self._store.allocate_producer_ids(self.broker_id))
 
     async def partitions_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """The log folder of these partitions failed: they have no leader until the next start."""
+        """Take the partitions of a failed log folder offline: they have no leader until the next start."""
         await self._one_at_a_time(self._take_offline(partitions))
 
     async def _take_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
@@ -400,7 +403,7 @@ class SingleController:
             self._publish(self._state)
 
     async def _replace_states(self, topic: TopicState, states: dict[int, PartitionState]) -> None:
-        """The partitions are offline, even if the tree cannot be written."""
+        """Replace the states of offline partitions in the snapshot, even if the tree cannot be written."""
         error = await self._write(lambda: self._store.write_partitions(topic.name, states))
         if error is not None:
             _log.error("offline partitions %s of %s stay so in memory only", list(states), topic.name)
@@ -445,11 +448,11 @@ class SingleController:
         return failed
 
     def _lead_later(self, without_log: Collection[tuple[str, int]]) -> None:
-        """The logs of these lacked room on the disk: they are offline until a retry succeeds."""
+        """Retry later to lead partitions whose logs lacked room on the disk. They are offline until then."""
         self._without_log.update(without_log)
         if self._without_log and self._retry is None:
-            again = asyncio.get_running_loop().call_later
-            self._retry = again(self.retry_seconds, lambda: self._begin(self._lead_those_without_log()))
+            call_later = asyncio.get_running_loop().call_later
+            self._retry = call_later(self.retry_seconds, lambda: self._begin(self._lead_those_without_log()))
 
     async def _lead_those_without_log(self) -> None:
         assert self._host is not None
@@ -461,15 +464,17 @@ class SingleController:
             leading = elect(state, {self.broker_id}, self._state.controller_epoch) if state else None
             if leading is not None:
                 elected.setdefault(name, {})[index] = leading
-        # First the log: only partitions that can be led are written to the tree.
-        still = await self._host.make_logs(self._logs_of(elected))
+        # First the logs: only partitions with a log are written to the tree.
+        still_without_log = await self._host.make_logs(self._logs_of(elected))
         led: dict[str, dict[int, PartitionState]] = {}
         for name, states in elected.items():
-            possible = {index: state for index, state in states.items() if (name, index) not in still}
+            possible = {
+                index: state for index, state in states.items() if (name, index) not in still_without_log
+            }
             if not possible:
                 continue
             if await self._write(partial(self._store.write_partitions, name, possible)) is not None:
-                still.update((name, index) for index in possible)
+                still_without_log.update((name, index) for index in possible)
                 continue
             topic = self._state.topics[name]
             self._state = self._state.with_topics([replace(topic, partitions=topic.partitions | possible)])
@@ -477,7 +482,7 @@ class SingleController:
         if led:
             await self._lead(led)
             self._publish(self._state)
-        self._lead_later(still)
+        self._lead_later(still_without_log)
 
     def _publish(self, state: ClusterState) -> None:
         self._state = state
@@ -488,7 +493,7 @@ class SingleController:
         return Planner(self._state, self._deleting.keys(), self.settings, self._rules, self._rng, quota)
 
     async def _one_at_a_time(self, change: Coroutine[object, object, T]) -> T:
-        """Make a change after the earlier ones. It is completed even if the caller is cancelled."""
+        """Make a change after the earlier changes. It is completed even if the caller is cancelled."""
         return await asyncio.shield(self._begin(change))
 
     def _begin(self, change: Coroutine[object, object, T]) -> asyncio.Task[T]:

@@ -69,11 +69,13 @@ class StateChangeLog:
     def partition_refused(
         self, partition: TopicPartition, before: PartitionStatus, after: PartitionStatus
     ) -> None:
-        """A change that the present status of the partition does not allow."""
+        """Log a change that the present status of the partition does not allow."""
         self.error("partition %s cannot move from %s to %s", partition, before.value, after.value)
 
     def partitions_failed(self, errors: Mapping[TopicPartition, Exception], target: PartitionStatus) -> None:
-        """Partitions that could not be moved, in one line for each reason: there may be thousands."""
+        """Log partitions that could not be moved, with one line for each reason, because there may be
+        thousands.
+        """
         by_reason: dict[str, list[str]] = {}
         for partition, error in errors.items():
             by_reason.setdefault(str(error), []).append(str(partition))

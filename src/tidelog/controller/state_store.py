@@ -1,8 +1,8 @@
-"""StateStore: what the controller's state machines read from the tree and write to it.
+"""StateStore: the reads and writes of the controller's state machines in the tree.
 
 Every write checks the epoch of this controller in the same step. All calls raise Fenced if another controller
-was elected, and TreeUnavailable (as SessionExpired) if the tree cannot be reached: the event ends then. A
-write whose outcome was lost is resolved by the store, which reads the node back.
+was elected, and TreeUnavailable (as SessionExpired) if the tree cannot be reached; the event ends then. If
+the outcome of a write is lost, the store reads the node to find it out.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class StateStore(Protocol):
     async def read_partition_states(
         self, known: Mapping[TopicPartition, PartitionState]
     ) -> dict[TopicPartition, PartitionState]:
-        """The known states with leader, in-sync replicas and epochs as they are in the tree.
+        """The known states with the leader, in-sync replicas and epochs that are in the tree.
 
         Partitions without a state node are left out.
         """
 
     async def update_partition_states(self, states: Mapping[TopicPartition, PartitionState]) -> StateUpdates:
-        """Replace states. The node of each must have the `partition_epoch` of its state as its version."""
+        """Replace states. A write fails unless the node's version is the `partition_epoch` of the state."""
 
     async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The settings that the topics override."""
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete the nodes of topics: settings, partitions and assignment, and at last their deletion marks.
+        """Delete the nodes of topics: settings, partitions and assignment, and last their deletion marks.
 
         Missing nodes are no error: an earlier controller may have begun the deletion.
         """

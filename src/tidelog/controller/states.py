@@ -1,4 +1,4 @@
-"""The states of partitions and replicas at the controller, and which state may follow which."""
+"""The states of partitions and replicas at the controller, and the transitions between them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """SuspectedBrokers: brokers whose process seems to be gone while their session is still alive.
 
-The controller suspects a broker whose address refuses its connections twice: nobody listens there any more.
-On another host a proxy may refuse the controller alone, so one of the other brokers has to be refused, too.
-The leaderships of a suspected broker move as in a controlled shutdown, and it stays out of the ISR until it
+The controller suspects a broker whose address refuses its connections twice: no process listens there any
+more. On another host, a proxy may refuse the controller alone, so the address has to refuse another broker,
+too. The leaderships of a suspected broker move as in a controlled shutdown. It stays out of the ISR until it
 answers again, registers anew, or its session ends. Its registration stays. A wrong suspicion costs a change
-of leaders and no record: only in-sync replicas are elected. At most one broker is suspected at a time.
+of leaders and no record, because only in-sync replicas are elected. At most one broker is suspected at a
+time.
 
-A time-out is no refusal: a paused or cut off broker waits for the end of its session.
+A time-out does not count as a refusal. A paused or disconnected broker keeps its leaderships until its
+session ends.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _log = logging.getLogger("tidelog.controller")
 
 
 class _Refusal(NamedTuple):
-    """A broker that refuses connections: its epoch, and how often it had answered after a refusal before."""
+    """A broker that refuses connections: its epoch, and the number of answers after earlier refusals."""
 
     broker_id: int
     epoch: int
@@ -60,7 +62,7 @@ class SuspectedBrokers:
             inquiry.cancel()
 
     def refused(self, broker_id: int, times: int) -> None:
-        """The address of a broker refused connections, so many in a row."""
+        """Note that the address of a broker has refused `times` connections in a row."""
         if times < REFUSALS or not self._may_suspect(broker_id):
             return
         refusal = _Refusal(broker_id, self._context.broker_epoch(broker_id), self._answers[broker_id])
@@ -74,7 +76,7 @@ class SuspectedBrokers:
             inquiry.add_done_callback(lambda _: self._inquiries.pop(broker_id))
 
     def answered(self, broker_id: int) -> None:
-        """A broker answered a request in the epoch of its registration, after connections were refused."""
+        """Note an answer after refused connections, in the epoch of the broker's registration."""
         self._answers[broker_id] += 1
         if broker_id in self._context.suspected_broker_ids:
             self._term.put(ControllerState.BROKER_CHANGE, "BrokerAnswers", lambda: self._clear(broker_id))
@@ -91,18 +93,22 @@ class SuspectedBrokers:
         listener = self._term.parts.channels.listener
         brokers = self._context.live_or_shutting_down_brokers
         own = brokers.get(self._term.parts.broker_id)
-        here = None if own is None else own.endpoint(listener)
-        there = brokers[broker_id].endpoint(listener)
-        return here is not None and there is not None and here.host == there.host
+        own_endpoint = None if own is None else own.endpoint(listener)
+        other_endpoint = brokers[broker_id].endpoint(listener)
+        return (
+            own_endpoint is not None
+            and other_endpoint is not None
+            and own_endpoint.host == other_endpoint.host
+        )
 
     # --- other brokers
 
     async def _inquire(self, refusal: _Refusal) -> None:
-        """Ask other brokers, and suspect the broker as soon as one is refused, too."""
+        """Ask other brokers. Suspect the broker as soon as its address refuses one of them, too."""
         broker_id = refusal.broker_id
         others = self._context.live_broker_ids - {broker_id, self._term.parts.broker_id}
-        asked = self._term.parts.rng.sample(sorted(others), min(len(others), WITNESSES))
-        questions = [asyncio.ensure_future(self._is_refused_too(other, broker_id)) for other in asked]
+        witnesses = self._term.parts.rng.sample(sorted(others), min(len(others), WITNESSES))
+        questions = [asyncio.ensure_future(self._is_refused_too(other, broker_id)) for other in witnesses]
         try:
             for question in asyncio.as_completed(questions):
                 if await question:
@@ -114,7 +120,7 @@ class SuspectedBrokers:
                 question.cancel()
 
     async def _is_refused_too(self, other: int, broker_id: int) -> bool:
-        """Ask a broker over a connection of its own: its other requests do not wait for the answer."""
+        """Ask a broker over a separate connection, so that its other requests do not wait for the answer."""
         parts = self._term.parts
         registration = self._context.live_or_shutting_down_brokers.get(other)
         endpoint = None if registration is None else registration.endpoint(parts.channels.listener)
@@ -149,11 +155,11 @@ class SuspectedBrokers:
         if not self._may_suspect(broker_id) or self._context.broker_epoch(broker_id) != epoch:
             return
         if self._answers[broker_id] != answers:
-            return  # it is back, and no later answer would end the suspicion
+            return  # the broker is back, and no later answer would end the suspicion
         _log.warning("broker %d refuses connections: its leaderships move to others", broker_id)
         self._context.begin_suspicion(broker_id)
         await self._brokers.move_leaders(broker_id, stops=False)
-        # Also without partitions: its answer to this says that it is back.
+        # Also without partitions: an answer of the broker ends the suspicion.
         await self._term.send_update_metadata()
 
     async def _clear(self, broker_id: int) -> None:

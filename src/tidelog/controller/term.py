@@ -1,7 +1,8 @@
-"""ControllerTerm: what a controller works with from its election to its resignation.
+"""ControllerTerm: the context, the state machines and the channels of a controller between election and
+resignation.
 
-Each election makes a new term with an empty context and the new epoch. So nothing of an earlier term can act
-in a later one: its writes check an old epoch, and its events are dropped.
+Each election makes a new term with an empty context and the new epoch. So an earlier term cannot act in a
+later one: its writes check an old epoch, and its events are dropped.
 """
 
 from __future__ import annotations
@@ -74,16 +75,17 @@ class ControllerTerm:
     async def send_update_metadata(
         self, broker_ids: Iterable[int] | None = None, partitions: Iterable[TopicPartition] = ()
     ) -> None:
-        """Tell brokers, by default all, about the live brokers and about partitions."""
+        """Send UpdateMetadata to brokers, by default to all, with the live brokers and these partitions."""
         self.batch.new_batch()
         targets = self.context.live_or_shutting_down_brokers if broker_ids is None else broker_ids
         self.batch.add_update_metadata(targets, partitions)
         await self.batch.send_requests()
 
     async def send_full_metadata(self, broker_ids: Iterable[int] | None = None) -> None:
-        """Tell brokers, by default all, about everything: they forget the topics that are deleted by now.
+        """Send UpdateMetadata with all partitions to brokers, by default to all. They forget deleted topics.
 
-        While a topic cannot be read they forget none: that topic would look deleted.
+        If some topic cannot be read, it would look deleted: the request does not let brokers forget topics
+        then.
         """
         self.batch.new_batch()
         targets = self.context.live_or_shutting_down_brokers if broker_ids is None else broker_ids
@@ -91,7 +93,7 @@ class ControllerTerm:
         await self.batch.send_requests(full_metadata=not self.context.unreadable_topics)
 
     async def create_partitions(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give partitions that are new in the context their first leaders, and tell the brokers."""
+        """Give new partitions of the context their first leaders, and send the requests to brokers."""
         replicas = self.context.replicas_of_partitions(partitions)
         await self.partitions.handle_state_changes(partitions, PartitionStatus.NEW)
         await self.replicas.handle_state_changes(replicas, ReplicaStatus.NEW)
@@ -127,7 +129,7 @@ class ControllerTerm:
         return results
 
     async def take_replicas_offline(self, replicas: Sequence[PartitionAndReplica]) -> None:
-        """Elect other leaders for replicas whose broker or log folder is gone; all brokers are told."""
+        """Elect other leaders for replicas whose broker or log folder is gone, and update all brokers."""
         kept: list[PartitionAndReplica] = []
         deleted: list[PartitionAndReplica] = []
         for replica in replicas:
@@ -139,7 +141,9 @@ class ControllerTerm:
         await self.partitions.trigger_online_state_change()
         await self.replicas.handle_state_changes(kept, ReplicaStatus.OFFLINE)
         if deleted:
-            # A replica that is not there cannot be deleted: the deletion goes on when it is back.
+            # An offline replica cannot be deleted: the deletion continues when it is back.
             await self.deletion.fail_replicas(deleted)
         if self.batch.metadata_updates == updates:
-            await self.send_update_metadata()  # no change of a partition has told the brokers who is live
+            await (
+                self.send_update_metadata()
+            )  # no partition has changed, so the brokers lack the live brokers

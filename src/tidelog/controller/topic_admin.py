@@ -1,7 +1,7 @@
 """TopicAdmin: creates and deletes topics and adds partitions, for requests of clients.
 
-A request with many topics is written in few multis, passes the state machines once and leads to one request
-to each broker.
+A request with many topics needs few multis, passes the state machines once and leads to one request to each
+broker.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ContextTopics(Mapping[str, TopicState]):
 
 
 class ContextView:
-    """A context as plans need it (tidelog.controller.planning.ClusterView)."""
+    """A context as the input of plans; implements tidelog.controller.planning.ClusterView."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -113,7 +113,7 @@ class TopicAdmin:
         self, topics: Sequence[NewPartitions], *, validate_only: bool, quota: MutationQuota | None = None
     ) -> list[PartitionsResult]:
         moving = {partition.topic for partition in self._context.partitions_being_reassigned}
-        # First, as in Kafka: the replicas of a topic that moves do not tell its replication factor.
+        # First, as in Kafka: during a reassignment, the replicas do not show the replication factor.
         errors: dict[str, KafkaError] = {
             topic.name: ReassignmentInProgress(
                 f"A partition reassignment is in progress for the topic '{topic.name}'."

@@ -1,7 +1,7 @@
 """TopicChanges: the controller's events about topics in the tree: new, changed, to be deleted.
 
-Any broker, and any tool on ZooKeeper, may create topics, add partitions and mark topics for deletion: the
-controller learns of it by its watches.
+Any broker and any tool on ZooKeeper may create topics, add partitions and mark topics for deletion. The
+controller's watches report these changes.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class TopicChanges:
         await self._term.deletion.init(await self._existing(marked))
 
     async def _read(self, names: Iterable[str]) -> dict[str, TopicState]:
-        """Topics with ids: those that were written before topics had ids get one, here and in the tree."""
+        """Read topics. A topic from a time without topic ids gets an id, in the result and in the tree."""
         names = list(names)
         topics = await self._term.cluster.read_topics(names, self._watch)
         self._context.unreadable_topics.update(name for name in names if name not in topics)
         self._context.unreadable_topics.difference_update(topics)
         while without := [name for name, topic in topics.items() if topic.topic_id == NO_TOPIC_ID]:
-            # Another writer may change a node meanwhile: what it wrote is read as well.
+            # Another writer may change a node meanwhile: read its topics again.
             await self._term.store.set_topic_ids({name: random_id(self._term.parts.rng) for name in without})
             found = await self._term.cluster.read_topics(without, self._watch)
             topics = {name: topic for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID} | found
@@ -98,7 +98,7 @@ class TopicChanges:
     # --- events
 
     async def topic_change(self) -> None:
-        """Topics were created or deleted in the tree."""
+        """Handle topics that were created or deleted in the tree."""
         names = await self._term.cluster.read_topic_names(self._names.set())
         present = set(names)
         self._context.unreadable_topics &= present
@@ -107,7 +107,7 @@ class TopicChanges:
         await self.add_topics([name for name in names if name not in self._context.topics])
 
     async def add_topics(self, names: Sequence[str]) -> None:
-        """Take over topics that are new in the tree, and give their partitions leaders."""
+        """Add new topics of the tree to the context, and give their partitions leaders."""
         if not names:
             return
         topics = await self._read(names)
@@ -118,7 +118,7 @@ class TopicChanges:
         await self._term.create_partitions(partitions)
 
     async def add_created_topics(self, topics: Sequence[TopicState]) -> None:
-        """Take over topics that this controller has created, whose partitions have no state nodes yet."""
+        """Add topics that this controller has created. Their partitions have no state nodes yet."""
         for topic in topics:
             self._context.put_topic_id(topic.name, topic.topic_id)
         partitions = await self._add_planned(_partitions_of(topics))
@@ -131,7 +131,7 @@ class TopicChanges:
                 await self.partition_modifications(topic.name)  # changed before the watch was set
 
     async def partition_modifications(self, topic: str) -> None:
-        """The assignment of a topic changed: it may have more partitions."""
+        """Handle a changed assignment of a topic, which may have more partitions."""
         if topic not in self._context.topics:
             await self.add_topics([topic])  # its node could not be read before, or it is deleted
             return
@@ -153,14 +153,17 @@ class TopicChanges:
         await self._term.create_partitions(await self._add_partitions(added.items()))
 
     async def add_planned_partitions(self, planned: Mapping[TopicPartition, PartitionState]) -> None:
-        """Take over partitions that this controller has added, which have no state nodes yet."""
+        """Add partitions that this controller has created. They have no state nodes yet."""
         _log.info("new partitions: %s", ", ".join(map(str, planned)))
         await self._term.create_partitions(await self._add_planned(planned.items()))
 
     async def _add_planned(
         self, planned: Iterable[tuple[TopicPartition, PartitionState]]
     ) -> list[TopicPartition]:
-        """Put partitions into the context without the leaders of their plan: the state machine elects."""
+        """Put partitions into the context without the leaders of their plan.
+
+        The state machine elects leaders.
+        """
         added: list[TopicPartition] = []
         async for some in in_slices(planned):
             for partition, state in some:
@@ -177,13 +180,13 @@ class TopicChanges:
         await self._term.store.set_assignments({topic.name: replace(topic, partitions=known)})
 
     async def topic_deletion(self) -> None:
-        """Topics were marked for deletion."""
+        """Handle topics that were marked for deletion."""
         marked = await self._term.cluster.topics_to_delete(self._deletions.set())
         new = [name for name in marked if not self._context.is_topic_queued_for_deletion(name)]
         await self._term.deletion.enqueue_topics(await self._existing(new))
 
     async def _existing(self, marked: Sequence[str]) -> list[str]:
-        """The marked topics that exist; the marks of others are removed."""
+        """The marked topics that exist. Removes the marks of the others."""
         known = self._context.topics
         missing = [name for name in marked if name not in known]
         if missing:

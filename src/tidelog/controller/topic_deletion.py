@@ -1,9 +1,9 @@
 """TopicDeletionManager: deletes topics, from the request until no broker has their logs.
 
-A topic that is to be deleted goes offline; its live brokers delete their replicas and answer; when every
-replica is deleted, the nodes of the topic are removed from the tree. A topic is ineligible while one of its
-brokers is down or one of its partitions is being reassigned: `resume_for_topics` when that is over. The
-marks in the tree outlive the controller, and the next one begins again with `init` and `try_deletion`.
+The partitions of a topic go offline. The live brokers delete their replicas and answer. When every replica is
+deleted, the nodes of the topic are removed from the tree. A topic is ineligible while one of its brokers is
+down or one of its partitions is being reassigned; `resume_for_topics` ends that. The marks in the tree
+outlive the controller, and the next one begins again with `init` and `try_deletion`.
 
 The controller calls it within its events:
 - start: `init` with the marked topics once brokers and topics are known, `try_deletion` after the startup of
@@ -61,7 +61,7 @@ class TopicDeletionManager:
         self._on_deleted = on_deleted
 
     async def init(self, topics: Collection[str]) -> None:
-        """Take over the deletions that are marked in the tree; nothing is deleted yet.
+        """Add the topics that are marked in the tree, without deleting anything yet.
 
         If delete.topic.enable is false the marks are removed and the topics stay.
         """
@@ -71,11 +71,11 @@ class TopicDeletionManager:
             self.mark_ineligible(self._being_reassigned(), "a reassignment is running")
 
     async def try_deletion(self) -> None:
-        """Begin or go on with every deletion that can make progress."""
+        """Begin or continue every deletion that can make progress."""
         await self._resume()
 
     async def enqueue_topics(self, topics: Collection[str]) -> None:
-        """Delete topics that were marked in the tree; those that are known already are left as they are."""
+        """Delete topics that were marked in the tree. Topics that were added before do not change."""
         if not topics or not await self._is_enabled(topics):
             return
         self._context.queue_topic_deletion(topics)
@@ -83,9 +83,9 @@ class TopicDeletionManager:
         await self._resume()
 
     async def resume_for_topics(self, topics: Iterable[str]) -> None:
-        """Go on with the deletion of topics, as the reason that held it up may be gone.
+        """Continue the deletion of topics, because the reason for their halt may be over.
 
-        A topic with a running reassignment waits on.
+        A topic with a running reassignment continues to wait.
         """
         moving = self._being_reassigned()
         resumed = [
@@ -98,7 +98,7 @@ class TopicDeletionManager:
             await self._resume()
 
     async def fail_replicas(self, replicas: Iterable[PartitionAndReplica]) -> None:
-        """Halt the deletion of topics some of whose replicas cannot be deleted now."""
+        """Halt the deletion of the topics of replicas that cannot be deleted now."""
         failed = self._of_queued_topics(replicas)
         if failed:
             await self._give_up(failed)
@@ -106,7 +106,7 @@ class TopicDeletionManager:
             await self._resume()
 
     async def complete_replicas(self, replicas: Iterable[PartitionAndReplica]) -> None:
-        """Note that brokers have deleted replicas, and complete the deletion of topics that have no more."""
+        """Note deleted replicas, and complete the deletion of topics without further replicas."""
         deleted = self._of_queued_topics(replicas)
         await self._replicas.handle_state_changes(deleted, ReplicaStatus.DELETION_SUCCESSFUL)
         await self._resume()
@@ -124,7 +124,7 @@ class TopicDeletionManager:
             await self.complete_replicas(deleted)
 
     def mark_ineligible(self, topics: Iterable[str], reason: str) -> None:
-        """Halt the deletion of those among the topics that are to be deleted."""
+        """Halt the deletion of topics. Topics that are not to be deleted are ignored."""
         halted = [topic for topic in topics if self._context.is_topic_queued_for_deletion(topic)]
         if halted:
             self._context.topics_ineligible_for_deletion.update(halted)
@@ -162,7 +162,7 @@ class TopicDeletionManager:
             topic, ReplicaStatus.DELETION_STARTED
         )
 
-    # --- the way of a topic
+    # --- the steps of a deletion
 
     async def _resume(self) -> None:
         context = self._context
@@ -192,7 +192,7 @@ class TopicDeletionManager:
             await self._delete(eligible)
 
     async def _complete(self, topics: Sequence[str]) -> None:
-        """Remove the nodes of topics that no broker has any more, and forget the topics."""
+        """Remove the nodes of topics without replicas, and forget the topics."""
         if self._on_deleted is not None:
             self._on_deleted(topics)
         deleted = [
@@ -207,17 +207,17 @@ class TopicDeletionManager:
             _log.info("topic %s is deleted", topic)
 
     async def _delete(self, topics: Sequence[str]) -> None:
-        """Take topics offline, tell the brokers that they are gone, and have their replicas deleted."""
+        """Take topics offline, remove them from the brokers' metadata, and delete their replicas."""
         context = self._context
-        unseen = [topic for topic in topics if topic not in context.topics_with_deletion_started]
-        partitions = [partition for topic in unseen for partition in context.partitions_of(topic)]
+        newly_deleted = [topic for topic in topics if topic not in context.topics_with_deletion_started]
+        partitions = [partition for topic in newly_deleted for partition in context.partitions_of(topic)]
         await self._partitions.handle_state_changes(partitions, PartitionStatus.OFFLINE)
         await self._partitions.handle_state_changes(partitions, PartitionStatus.NON_EXISTENT)
-        # After the partitions' changes, which count the offline partitions of other topics only.
-        context.begin_topic_deletion(unseen)
+        # After the changes of the partitions: these count only the offline partitions of other topics.
+        context.begin_topic_deletion(newly_deleted)
         self._batch.new_batch()
-        told = [partition for topic in topics for partition in context.partitions_of(topic)]
-        self._batch.add_update_metadata(context.live_or_shutting_down_brokers, told)
+        partitions_to_announce = [partition for topic in topics for partition in context.partitions_of(topic)]
+        self._batch.add_update_metadata(context.live_or_shutting_down_brokers, partitions_to_announce)
         await self._batch.send_requests()
         await self._delete_replicas(topics)
 
@@ -237,7 +237,7 @@ class TopicDeletionManager:
         self.mark_ineligible({replica.topic: None for replica in dead}, "a broker is down")
 
     async def _give_up(self, replicas: Iterable[PartitionAndReplica]) -> None:
-        """Mark replicas as ineligible, except those whose deletion has not begun or is done."""
+        """Mark replicas as ineligible, if their deletion has begun and is not done."""
         ineligible = ReplicaStatus.DELETION_INELIGIBLE
         halted = [replica for replica in replicas if self._context.may_move_replica(replica, ineligible)]
         await self._replicas.handle_state_changes(halted, ineligible)

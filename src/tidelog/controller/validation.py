@@ -1,4 +1,4 @@
-"""Validates the topics and partitions of requests; raises the KafkaError of the first rule that is broken."""
+"""Validates the topics and partitions of requests. Raises the KafkaError of the first broken rule."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flat_name(name: str) -> str:
 def check_new_name(
     name: str, existing: Mapping[str, TopicState], deleting: Set[str], flat_names: Mapping[str, str]
 ) -> None:
-    """A new topic must not exist, nor differ from another one only by '.' and '_'.
+    """Refuse a new topic that exists, or whose name differs from another one only by '.' and '_'.
 
     `flat_names` are the existing topics by their flat names.
     """
@@ -69,7 +69,7 @@ def check_new_name(
 
 
 def check_configs(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The settings of a new topic by name; of duplicates the last counts."""
+    """The settings of a new topic by name. Of duplicates the last one counts."""
     checked: dict[str, str] = {}
     for name, value in configs:
         if value is None:

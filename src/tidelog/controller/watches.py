@@ -1,7 +1,8 @@
 """ChangeWatch and SharedWatch: the watches of the controller.
 
-ZooKeeper calls a watch once. The event that follows reads the node again and sets the watch again. A session
-keeps its watches until they are called, also those of a term that is over: they must not keep the term.
+ZooKeeper calls a watch once. The event that follows reads the node and sets the watch again. A session keeps
+its watches until they are called, even after their term has ended. So a watch must not keep the term in
+memory.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class ChangeWatch:
 
 
 class SharedWatch:
-    """The watch of all terms on nodes of one kind, such as all topics: a session has it once for each node.
+    """The watch of all terms on nodes of one kind, such as all topics.
 
-    The events go to the handler of the present term.
+    Its events go to the handler of the present term. So a session has the watch once for each node.
     """
 
     __slots__ = ("handler",)
