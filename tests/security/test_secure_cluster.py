@@ -45,6 +45,7 @@ from tidelog.clients.admin import (
 from tidelog.clients.errors import SaslAuthenticationFailed
 from tidelog.errors import KafkaError
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.security.certificate_renewal import CertificateRenewal
 from tidelog.security.security_folder import ADMIN_USER, LOGIN_MODULE
 
 TOPIC, PARTITIONS = "orders", 3
@@ -158,7 +159,7 @@ def change_certificates(cluster: ClusterOfBrokers) -> None:
     opened = [RawConnection(broker.bootstrap) for broker in cluster.running]
     try:
         before = {broker.bootstrap: serial(broker) for broker in cluster.running}
-        secure.security_folder().renew(days=1)
+        CertificateRenewal(secure.security_folder().path).renew(days=1)
         for broker in cluster.running:
             eventually(
                 lambda broker=broker: serial(broker) != before[broker.bootstrap],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import ssl
 import stat
 from pathlib import Path
@@ -14,8 +16,12 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from tidelog.cli.main import main
 from tidelog.config.properties import read_properties
+from tidelog.security import certificate_renewal
+from tidelog.security.certificate_renewal import CertificateRenewal
 from tidelog.security.certificates import general_name
-from tidelog.security.security_folder import FolderRefused, SecurityFolder
+from tidelog.security.key_stores import load_trusted
+from tidelog.security.security_folder import FolderRefused, SecurityFolder, write_private
+from tidelog.security.tls import TlsSettings, client_context, server_context
 
 
 def init(folder: Path, *arguments: str) -> Result:
@@ -220,7 +226,141 @@ def test_a_folder_that_cannot_renew_says_why(tmp_path: Path) -> None:
     folder = tmp_path / "security"
     assert init(folder, "--brokers", "1").exit_code == 0
     with pytest.raises(FolderRefused, match=r"the authority is valid until .*: name fewer --days"):
-        SecurityFolder(folder).renew(36_500)
+        CertificateRenewal(folder).renew(36_500)
     (folder / "ca.key").unlink()
     with pytest.raises(FolderRefused, match="only the folder with the authority's key can renew"):
-        SecurityFolder(folder).renew(30)
+        CertificateRenewal(folder).renew(30)
+
+
+def renew(folder: Path, *flags: str) -> Result:
+    return CliRunner().invoke(main, ["security", "renew", str(folder), *flags])
+
+
+def connects(server: Path, client: Path) -> bool:
+    """Whether a client connects to a broker. Their files are from two states of the folder."""
+    stores = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"}
+
+    def settings(folder: Path, name: str) -> TlsSettings:
+        files = {
+            "ssl.keystore.location": str(folder / f"{name}.pem"),
+            "ssl.truststore.location": str(folder / "ca.pem"),
+            "ssl.client.auth": "required",
+            "ssl.endpoint.identification.algorithm": "",
+        }
+        return TlsSettings.of({**stores, **files})
+
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client_context(settings(client, "client")).wrap_bio(to_client, to_server),
+        server_context(settings(server, "broker-1")).wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(4):
+        for side in list(sides):
+            try:
+                side.do_handshake()
+                sides.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                return False
+    return not sides
+
+
+def java_trusts(folder: Path) -> int:
+    """How many certificates the trust store has that carry Java's mark."""
+    lines = (folder / "admin.properties").read_text().splitlines()
+    values = dict(line.removeprefix("#").partition("=")[::2] for line in lines)
+    settings = {
+        "ssl.truststore.type": "PKCS12",
+        "ssl.truststore.location": str(folder / "truststore.p12"),
+        "ssl.truststore.password": values["ssl.truststore.password"],
+    }
+    trusted = load_trusted(TlsSettings.of(settings).trust_store)
+    assert isinstance(trusted, str)
+    return trusted.count("BEGIN CERTIFICATE")
+
+
+@pytest.mark.parametrize("key_type", ["EC", "RSA"])
+def test_a_new_authority_replaces_the_old_one_in_three_steps(tmp_path: Path, key_type: str) -> None:
+    """Between two steps, brokers and clients with the files of either one trust each other."""
+    folder = tmp_path / "security"
+    assert init(folder, "--brokers", "1", "--key-type", key_type).exit_code == 0
+    states = [tmp_path / f"state-{number}" for number in range(4)]
+    shutil.copytree(folder, states[0])
+    for flags, state in (([], None), (["--new-authority"], 1), ([], 2), (["--drop-authority"], 3)):
+        result = renew(folder, *flags)
+        assert result.exit_code == 0, result.output
+        assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+        if state is not None:
+            shutil.copytree(folder, states[state])
+    for one, other in itertools.pairwise(states):
+        assert connects(one, other)
+        assert connects(other, one)
+    assert not connects(states[0], states[3])
+    assert not connects(states[3], states[0])
+    assert [java_trusts(state) for state in states] == [1, 2, 2, 1]
+    settings = {file.name: file.read_bytes() for file in states[0].glob("*.properties")}
+    assert {file.name: file.read_bytes() for file in folder.glob("*.properties")} == settings
+    assert (folder / "scram-users.json").read_bytes() == (states[0] / "scram-users.json").read_bytes()
+    assert {file.name for file in folder.iterdir()} == {file.name for file in states[0].iterdir()}
+    assert renew(folder).exit_code == 0, "the folder goes on with the new authority"
+
+
+def test_the_steps_to_a_new_authority_keep_their_order(tmp_path: Path) -> None:
+    folder = tmp_path / "security"
+    assert init(folder, "--brokers", "1").exit_code == 0
+    for flags, message in (
+        (["--drop-authority"], "has one authority only"),
+        (["--new-authority", "--drop-authority"], "cannot be specified together"),
+    ):
+        result = renew(folder, *flags)
+        assert result.exit_code != 0
+        assert message in result.output
+    assert renew(folder, "--new-authority").exit_code == 0
+    assert "is a new authority already" in renew(folder, "--new-authority").output
+    assert "has signed nothing yet: call renew first" in renew(folder, "--drop-authority").output
+    shutil.copy(folder / "client.pem", tmp_path / "client.pem")
+    assert renew(folder).exit_code == 0
+    shutil.copy(tmp_path / "client.pem", folder / "client.pem")
+    found = renew(folder, "--drop-authority").output
+    assert "client.pem is signed by an authority that would be dropped" in found
+    assert renew(folder).exit_code == 0
+    assert renew(folder, "--drop-authority").exit_code == 0
+
+
+def test_a_new_authority_needs_no_key_of_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "security"
+    assert init(folder, "--brokers", "1").exit_code == 0
+    (folder / "ca.key").unlink()
+    for flags in (["--new-authority"], [], ["--drop-authority"], []):
+        result = renew(folder, *flags)
+        assert result.exit_code == 0, result.output
+    assert connects(folder, folder)
+    (folder / "ca.pem").write_text("no certificate")
+    assert "ca.pem" in renew(folder, "--new-authority").output
+
+
+@pytest.mark.parametrize("stop_after", [0, 2, 3, 6, 8, 10])
+def test_an_interrupted_step_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    """After a full disk the files still fit together, and the next call ends the step."""
+    folder = tmp_path / "security"
+    assert init(folder, "--brokers", "1").exit_code == 0
+    written = itertools.count()
+
+    def write(file: Path, content: bytes) -> None:
+        if next(written) == stop_after:
+            raise OSError(28, "No space left on device", str(file))
+        write_private(file, content)
+
+    for flags in (["--new-authority"], [], ["--drop-authority"]):
+        with monkeypatch.context() as patch:
+            patch.setattr(certificate_renewal, "write_private", write)
+            result = renew(folder, *flags)
+        if result.exit_code:
+            assert "No space left on device" in result.output
+            assert connects(folder, folder)
+            result = renew(folder, *flags)
+        assert result.exit_code == 0, result.output
+        assert connects(folder, folder)

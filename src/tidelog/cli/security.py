@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tidelog.security.security_folder import BrokerAddress
 
 LOCAL_BROKERS = 3
+AUTHORITY_DAYS = 3650
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -117,21 +118,43 @@ def init(
     show_default=True,
     help="How long the new certificates are valid.",
 )
-def renew(folder: Path, days: int) -> None:
+@click.option(
+    "--new-authority",
+    is_flag=True,
+    help="Make another authority that signs from the next call on, and let everyone trust both.",
+)
+@click.option("--drop-authority", is_flag=True, help="Trust only the authority that signs, as the last step.")
+def renew(folder: Path, days: int, new_authority: bool, drop_authority: bool) -> None:
     """Make new keys and certificates for a cluster in DIR.
 
     The same authority signs them, for brokers and users. Running brokers on this machine notice the new
     files by themselves. Users, passwords and settings stay.
-    """
-    from tidelog.security.security_folder import FolderRefused, SecurityFolder
 
+    A new authority takes three calls: with --new-authority, without, and with --drop-authority. Copy the
+    files to brokers and clients after each, and restart clients that keep running.
+    """
+    from tidelog.security.certificate_renewal import CertificateRenewal
+    from tidelog.security.security_folder import FolderRefused
+
+    if new_authority and drop_authority:
+        raise click.UsageError("--new-authority and --drop-authority cannot be specified together")
+    renewal = CertificateRenewal(folder)
+    trust = "Copy ca.pem and truststore.p12 to all brokers and clients"
     try:
-        files = SecurityFolder(folder).renew(days)
+        if new_authority:
+            files = renewal.add_authority(max(days, AUTHORITY_DAYS))
+            told = f"A new authority is trusted, too. {trust}, then call renew without --new-authority."
+        elif drop_authority:
+            files = renewal.drop_authority()
+            told = f"The old authority is no longer trusted. {trust}."
+        else:
+            files = renewal.renew(days)
+            told = f"Renewed for {days} days. Copy the files of brokers on other hosts to them."
     except FolderRefused as error:
         raise click.ClickException(str(error)) from None
     for file in files:
         click.echo(str(file))
-    click.echo(f"Renewed for {days} days. Copy the files of brokers on other hosts to them.")
+    click.echo(told)
 
 
 @security.command("add-users")

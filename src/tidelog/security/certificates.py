@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
@@ -43,7 +44,7 @@ class KeyPair:
         )
 
     def certificate_pem(self) -> bytes:
-        return b"".join(_pem(certificate) for certificate in (self.certificate, *self.chain))
+        return certificates_pem((self.certificate, *self.chain))
 
     def keystore_pkcs12(self, alias: str, password: str) -> bytes:
         return pkcs12.serialize_key_and_certificates(
@@ -60,7 +61,7 @@ class CertificateAuthority:
 
     def __init__(self, pair: KeyPair, key_type: str, days: int) -> None:
         self.pair = pair
-        self._key_type = key_type
+        self.key_type = key_type
         self.days = days
         """How long the certificates that it signs are valid."""
 
@@ -89,14 +90,24 @@ class CertificateAuthority:
 
     @classmethod
     def load(cls, key_pem: bytes, certificate_pem: bytes, days: int) -> CertificateAuthority:
-        """The authority of `create` again. ValueError if these are not its key and certificate."""
+        """The authority of `create` again, from its key and certificates that have its own among them.
+
+        ValueError if none of the certificates is its own.
+        """
         key = serialization.load_pem_private_key(key_pem, None)
-        certificate = x509.load_pem_x509_certificate(certificate_pem)
         if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
             raise ValueError("the key is neither an EC nor an RSA key")
-        if key.public_key() != certificate.public_key():
-            raise ValueError("the key and the certificate do not belong together")
-        return cls(KeyPair(key, certificate), "RSA" if isinstance(key, rsa.RSAPrivateKey) else "EC", days)
+        for certificate in x509.load_pem_x509_certificates(certificate_pem):
+            if key.public_key() == certificate.public_key():
+                return cls(KeyPair(key, certificate), key_type_of(key.public_key()), days)
+        raise ValueError("the key and the certificate do not belong together")
+
+    def has_signed(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self.pair.certificate)
+        except (ValueError, InvalidSignature):
+            return False
+        return True
 
     def renewed(self, certificate: x509.Certificate) -> KeyPair:
         """A new key with a certificate for the same subject, names and uses."""
@@ -116,16 +127,6 @@ class CertificateAuthority:
     def client(self, name: str) -> KeyPair:
         return self._issue(_subject(name), [ExtendedKeyUsageOID.CLIENT_AUTH], [])
 
-    def certificate_pem(self) -> bytes:
-        return _pem(self.pair.certificate)
-
-    def truststore_pkcs12(self, alias: str, password: str) -> bytes:
-        """A store that Java trusts: its entry carries Java's mark of a trusted certificate."""
-        return pkcs12.serialize_java_truststore(
-            [pkcs12.PKCS12Certificate(self.pair.certificate, alias.encode())],
-            serialization.BestAvailableEncryption(password.encode()),
-        )
-
     def _issue(
         self,
         subject: x509.Name,
@@ -133,11 +134,11 @@ class CertificateAuthority:
         alternative_names: Sequence[x509.GeneralName],
     ) -> KeyPair:
         signer = self.pair.certificate
-        key = new_key(self._key_type)
+        key = new_key(self.key_type)
         usage = x509.KeyUsage(
             digital_signature=True,
             content_commitment=False,
-            key_encipherment=self._key_type == "RSA",
+            key_encipherment=self.key_type == "RSA",
             data_encipherment=False,
             key_agreement=False,
             key_cert_sign=False,
@@ -161,10 +162,28 @@ class CertificateAuthority:
         return KeyPair(key, builder.sign(self.pair.key, hashes.SHA256()), (signer,))
 
 
+def certificates_pem(certificates: Iterable[x509.Certificate]) -> bytes:
+    return b"".join(map(_pem, certificates))
+
+
+def truststore_pkcs12(certificates: Sequence[x509.Certificate], password: str) -> bytes:
+    """A store that Java trusts: its entries carry Java's mark of a trusted certificate."""
+    entries = [
+        pkcs12.PKCS12Certificate(certificate, b"ca" if number == 0 else f"ca-{number + 1}".encode())
+        for number, certificate in enumerate(certificates)
+    ]
+    return pkcs12.serialize_java_truststore(entries, serialization.BestAvailableEncryption(password.encode()))
+
+
 def new_key(key_type: str) -> PrivateKey:
     if key_type == "RSA":
         return rsa.generate_private_key(65537, RSA_BITS)
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_type_of(key: object) -> str:
+    """The type of a public key, as `new_key` takes it."""
+    return "RSA" if isinstance(key, rsa.RSAPublicKey) else "EC"
 
 
 def general_name(text: str) -> x509.GeneralName:

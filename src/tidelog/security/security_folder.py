@@ -3,6 +3,7 @@
 | file | content |
 |---|---|
 | ca.key, ca.pem | the authority, which signs certificates and which everyone trusts |
+| ca-next.key | the key of the authority that will sign next, while one replaces another |
 | broker-N.pem, client.pem, admin.pem | a private key with its certificates |
 | *.p12 | the same keys, and the authority as truststore.p12, as PKCS12 |
 | broker-N.properties, client.properties, admin.properties | settings with Kafka's names |
@@ -36,6 +37,7 @@ LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 LISTENER = "SASL_SSL"
 PREFIX = "listener.name.sasl_ssl"
+AUTHORITY_NAME = "tidelog cluster authority"
 LOCAL_NAMES = ("localhost", "127.0.0.1")
 
 
@@ -71,7 +73,7 @@ class FolderOptions:
 
 
 class SecurityFolder:
-    """`create` makes all files, `renew` new certificates; `users` and `broker_properties` find the files."""
+    """`create` makes all files, `users` and `broker_properties` find them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,73 +88,10 @@ class SecurityFolder:
             if not any(self.path.iterdir()):
                 self.path.chmod(0o700)
             for name, content in files.items():
-                self._write(self.path / name, content)
+                write_private(self.path / name, content)
         except OSError as error:
             raise FolderRefused(f"{error.filename or self.path}: {error.strerror}") from None
         return [self.path / name for name in files]
-
-    def renew(self, days: int) -> list[Path]:
-        """Replace every key and certificate but the authority's, and return the files.
-
-        The passwords of stores stay. FolderRefused if the authority is not here, or ends before.
-        """
-        from cryptography import x509
-
-        authority = self._authority(days)
-        files: dict[Path, bytes] = {}
-        for file in sorted(self.path.glob("*.pem")):
-            if file.name == AUTHORITY_FILE:
-                continue
-            try:
-                pair = authority.renewed(x509.load_pem_x509_certificates(file.read_bytes())[0])
-            except (ValueError, x509.ExtensionNotFound):
-                raise FolderRefused(f"{file} has no certificate of this folder's authority") from None
-            files[file] = pair.key_pem() + pair.certificate_pem()
-            store = file.with_suffix(".p12")
-            files[store] = pair.keystore_pkcs12(file.stem, self._store_password(file.stem))
-        try:
-            for file, content in files.items():
-                fresh = file.with_name(f".{file.name}.new")
-                self._write(fresh, content)
-                fresh.replace(file)  # at once: a broker that reads it meanwhile has the old or the new one
-        except OSError as error:
-            raise FolderRefused(f"{error.filename or self.path}: {error.strerror}") from None
-        return list(files)
-
-    def _authority(self, days: int) -> CertificateAuthority:
-        from datetime import UTC, datetime, timedelta
-
-        from tidelog.security.certificates import CertificateAuthority
-
-        key, certificate = self.path / AUTHORITY_KEY, self.path / AUTHORITY_FILE
-        try:
-            authority = CertificateAuthority.load(key.read_bytes(), certificate.read_bytes(), days)
-        except OSError as error:
-            raise FolderRefused(
-                f"{error.filename}: {error.strerror}; only the folder with the authority's key can renew"
-            ) from None
-        except ValueError as error:
-            raise FolderRefused(f"{key} and {certificate.name}: {error}") from None
-        end = authority.pair.certificate.not_valid_after_utc
-        if datetime.now(UTC) + timedelta(days=days) > end:
-            raise FolderRefused(
-                f"the authority is valid until {end:%Y-%m-%d}: name fewer --days, or make a new folder"
-                " with init"
-            )
-        return authority
-
-    def _store_password(self, name: str) -> str:
-        """The password of a key store, from the settings that name it, perhaps as a comment."""
-        file = self.path / f"{name}.properties"
-        try:
-            lines = file.read_text().splitlines()
-        except OSError as error:
-            raise FolderRefused(f"{file}: {error.strerror}") from None
-        for line in lines:
-            setting, _, value = line.removeprefix("#").partition("=")
-            if setting == "ssl.keystore.password":
-                return value
-        raise FolderRefused(f"{file} has no ssl.keystore.password")
 
     def broker_properties(self, broker_id: int) -> Path:
         """The settings of a broker. FolderRefused if there are none."""
@@ -187,14 +126,6 @@ class SecurityFolder:
         if present:
             raise FolderRefused(f"{self.path} has {present[0]} in it: name a new folder, or add --force")
 
-    @staticmethod
-    def _write(file: Path, content: bytes) -> None:
-        """A file for its owner alone, also where another one stood with other permissions."""
-        file.unlink(missing_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-
 
 class _Files:
     """The contents of the files of one folder, all made in memory."""
@@ -206,16 +137,20 @@ class _Files:
         self._truststore_password = _new_password()
 
     def contents(self) -> dict[str, bytes]:
-        from tidelog.security.certificates import CertificateAuthority
+        from tidelog.security.certificates import (
+            CertificateAuthority,
+            certificates_pem,
+            truststore_pkcs12,
+        )
 
         options = self._options
         days = max(options.days, options.authority_days)
-        authority = CertificateAuthority.create("tidelog cluster authority", options.key_type, days)
+        authority = CertificateAuthority.create(AUTHORITY_NAME, options.key_type, days)
         authority.days = options.days
         files = {
             AUTHORITY_KEY: authority.pair.key_pem(),
-            AUTHORITY_FILE: authority.certificate_pem(),
-            TRUSTSTORE: authority.truststore_pkcs12("ca", self._truststore_password),
+            AUTHORITY_FILE: certificates_pem([authority.pair.certificate]),
+            TRUSTSTORE: truststore_pkcs12([authority.pair.certificate], self._truststore_password),
         }
         for broker in options.brokers:
             files.update(self._broker(authority, broker))
@@ -284,6 +219,14 @@ class _Files:
         }
         wanted = self._options.store_type
         return {wanted: settings.pop(wanted), **settings}
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file for its owner alone, also if another one with other permissions was there."""
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
 
 
 def _properties(settings: Iterable[tuple[str, str]], stores: Mapping[str, Mapping[str, str]]) -> bytes:
