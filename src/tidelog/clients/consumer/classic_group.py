@@ -97,7 +97,8 @@ class ClassicGroup(GroupMembership):
 
     @property
     def quiet(self) -> bool:
-        return self.rejoin_reason is None and self._join is None and self.error is None
+        is_stable = self.rejoin_reason is None and self._join is None
+        return is_stable and self.error is None and self.failure is None
 
     def identity(self) -> Membership:
         instance = self.context.settings.group_instance_id
@@ -163,8 +164,7 @@ class ClassicGroup(GroupMembership):
 
     async def poll(self, deadline: float | None) -> None:
         self.last_poll = self.now()
-        if self.error is not None:
-            raise self.error
+        self.raise_failure()
         if self._beating is None:
             self._beating = self.start(self._heartbeats(), "heartbeats")
         self.polling += 1
@@ -410,8 +410,10 @@ class ClassicGroup(GroupMembership):
             except (*MOVED, CoordinatorLoadInProgress) as error:
                 self.context.coordinator.note(error)
                 pause = self.context.client.retry_backoff.delay(0)
-            except KafkaError as error:
+            except FencedInstanceId as error:
                 self._fatal(error)
+            except KafkaError as error:
+                self.fail(error)
 
     async def _heartbeat(self, generation: Generation) -> None:
         connection = await self.context.coordinator.connection()

@@ -19,6 +19,7 @@ from tidelog.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     KafkaError,
+    TopicAuthorizationFailed,
     UnknownMemberId,
     UnsupportedVersion,
     error_class,
@@ -62,7 +63,8 @@ class ConsumerGroup(GroupMembership):
 
     @property
     def quiet(self) -> bool:
-        return self._reconciled and not self._lost and not self._away and self.error is None
+        is_stable = self._reconciled and not self._lost and not self._away
+        return is_stable and self.error is None and self.failure is None
 
     def identity(self) -> Membership:
         subscription = self.context.subscription
@@ -103,8 +105,7 @@ class ConsumerGroup(GroupMembership):
 
     async def poll(self, deadline: float | None) -> None:
         self.last_poll = self.now()
-        if self.error is not None:
-            raise self.error
+        self.raise_failure()
         self.polling += 1
         try:
             if self._lost:
@@ -199,6 +200,8 @@ class ConsumerGroup(GroupMembership):
             except (UnknownMemberId, FencedMemberEpoch) as error:
                 self._lose(str(error))
                 continue
+            except TopicAuthorizationFailed as error:
+                self.fail(error)  # it stays a member, as in Kafka's client
             except KafkaError as error:
                 self._fatal(error)
                 continue

@@ -54,6 +54,8 @@ class GroupMembership:
         self.group_id = context.coordinator.group_id
         self.error: KafkaError | None = None
         """The error that ended the membership for good."""
+        self.failure: KafkaError | None = None
+        """The error of a heartbeat that the next poll raises. The heartbeats go on."""
         self.losses = 0
         """How often the coordinator had removed this member. Others had its partitions each time."""
         self.owner: Membership | None = None
@@ -105,6 +107,21 @@ class GroupMembership:
         raise NotImplementedError
 
     # Of both protocols
+
+    def fail(self, error: KafkaError) -> None:
+        """Let the next poll raise the error, such as of a missing right, which may come back."""
+        if self.failure is None:
+            log.error("%s", error)
+            self.failure = error
+            self.context.wake()
+
+    def raise_failure(self) -> None:
+        """Raise what ended the membership, or what a heartbeat failed with since the last poll."""
+        if self.error is not None:
+            raise self.error
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
 
     @property
     def owned(self) -> set[TopicPartition]:
