@@ -96,7 +96,10 @@ class BrokerTransport:
         return self._prepared
 
     def _follow_changes(self) -> None:
-        """Use new settings and new keys, if there are any. Keys that cannot be used are logged."""
+        """Use new settings and new keys, if there are any. Keys that cannot be used are logged.
+
+        Those are also keys that the listener refuses: other brokers do not trust them yet.
+        """
         if self._latest is None:
             return
         properties = self._latest()
@@ -105,7 +108,9 @@ class BrokerTransport:
             return
         changed = BrokerTransport(properties)
         try:
-            self._prepared = changed.prepare()
+            prepared = changed.prepare()
+            _check_keys(*prepared)
+            self._prepared = prepared
         except ConfigError as error:
             log.error("connections to brokers keep their keys: %s", error)
         self._properties, self._keys = properties, keys
@@ -141,6 +146,18 @@ def transport_to(
     transport = BrokerTransport(properties(), properties)
     transport.prepare()  # a key that cannot be used fails the start
     return transport
+
+
+def _check_keys(settings: ClientSettings, security: Security) -> None:
+    """Raise ConfigError if brokers with these stores do not trust each other."""
+    if not security.tls:
+        return
+    from tidelog.clients.security import tls_settings
+    from tidelog.security.key_store_changes import check_trusts_itself
+
+    tls = tls_settings(settings)
+    if tls.key_store.is_given:
+        check_trusts_itself(tls)
 
 
 def _key_files(properties: Mapping[str, object]) -> tuple[FileVersion, ...]:
