@@ -21,6 +21,7 @@ from tidelog.errors import (
     ClusterAuthorizationFailed,
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
+    ErrorCode,
     InvalidReplicaAssignment,
     InvalidRequest,
     KafkaError,
@@ -49,22 +50,24 @@ from tidelog.slices import Slices, mapped
 if TYPE_CHECKING:
     from tidelog.server.cluster_services import ClusterServices  # a broker alone does not load it
 
+ERROR_FROM = 1
+"""The first version of ElectLeaders whose answer has an error beside those of the partitions."""
 PREFERRED = ElectionType.PREFERRED
 UNCLEAN = ElectionType.UNCLEAN
 
 
 def elect_leaders(services: Services, request: Request, body: ElectLeadersRequest) -> Answer:
     if services.authorizer is not None and not is_allowed(services, request, ALTER, CLUSTER):
-        return _elections_denied(body)
+        return _elections_denied(body, request.api_version)
     if services.cluster is None or body.election_type not in (PREFERRED, UNCLEAN):
         return _elect_alone(services, body)
     return _elect_in_cluster(services, services.cluster, request, body)
 
 
-def _elections_denied(body: ElectLeadersRequest) -> ElectLeadersResponse:
+def _elections_denied(body: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
     code = ClusterAuthorizationFailed.code
     return ElectLeadersResponse(
-        error_code=code,
+        error_code=code if version >= ERROR_FROM else ErrorCode.NONE,
         replica_election_results=[
             ElectLeadersResponse.ReplicaElectionResult(
                 topic=topic.topic,
