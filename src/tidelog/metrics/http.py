@@ -1,6 +1,7 @@
 """A very small HTTP server for `GET /metrics` and `GET /health`, on the broker's own loop.
 
 A connection carries one short request and its response. Any other request gets an HTTP error or no response.
+When there are too many connections, one that has sent no request yet gives way to the newest.
 """
 
 from __future__ import annotations
@@ -10,11 +11,19 @@ import json
 import logging
 import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final
 from urllib.parse import parse_qs
 
 from tidelog.metrics.dialects import Confluent, Dialect, Strimzi
+from tidelog.metrics.http_connection import (
+    RECEIVED_BYTES,
+    HttpConnection,
+    PlainConnection,
+    TlsConnection,
+    TooLong,
+)
 from tidelog.metrics.prometheus import CONTENT_TYPE, Text
 from tidelog.metrics.registry import Registry
 from tidelog.slices import Slices, finished
@@ -27,6 +36,7 @@ SCRAPE_SECONDS: Final = 30.0
 """How long a peer may take for reading the text, of which a broker with many partitions has megabytes."""
 
 MAX_CONNECTIONS: Final = 32
+"""Handshakes count, and so do requests that are not whole. The loop accepts so many at a time."""
 
 
 @dataclass(slots=True)
@@ -64,18 +74,18 @@ class MetricsServer:
         self._tls = tls
         self._has_metrics = False
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._handshakes: ThreadPoolExecutor | None = None
+        self._answering = 0
+        # Connections without a whole request, oldest first.
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
 
     async def bind(self) -> None:
         """Bind the port and serve `/health`. Raises OSError if the port is in use."""
-        context = None if self._tls is None else _PresentContext.of(self._tls)
+        if self._tls is not None:
+            self._tls()  # a wrong setting is noticed at the start
+            self._handshakes = ThreadPoolExecutor(1, "tidelog-metrics-handshake")
         self._server = await asyncio.start_server(
-            self._serve,
-            self._host,
-            self._port,
-            limit=MAX_REQUEST_BYTES,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else TIMEOUT_SECONDS,
+            self._serve, self._host, self._port, limit=RECEIVED_BYTES, backlog=MAX_CONNECTIONS
         )
 
     def start(self) -> None:
@@ -100,22 +110,46 @@ class MetricsServer:
             self._server.close()
             await self._server.wait_closed()
             self._server = None
+        if self._handshakes is not None:
+            self._handshakes.shutdown(wait=False, cancel_futures=True)
+            self._handshakes = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self._waiting[writer] = None
         try:
-            if self._open <= MAX_CONNECTIONS:
-                async with asyncio.timeout(TIMEOUT_SECONDS):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                async with asyncio.timeout(SCRAPE_SECONDS):
-                    for part in await self._answer(head):
-                        writer.write(part)
-                        await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            if len(self._waiting) + self._answering > MAX_CONNECTIONS:
+                self._close_oldest()
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                connection = await self._connected(reader, writer)
+                head = await connection.read_head(MAX_REQUEST_BYTES)
+            if self._waiting.pop(writer, writer) is None:
+                await self._respond(connection, head)
+        except (TimeoutError, OSError, TooLong):
             pass  # a peer that is slow, gone or sends too much gets no response
         finally:
-            self._open -= 1
+            self._waiting.pop(writer, None)
             writer.close()
+
+    async def _respond(self, connection: HttpConnection, head: bytes) -> None:
+        self._answering += 1
+        try:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                await connection.write(await self._answer(head))
+        finally:
+            self._answering -= 1
+
+    def _close_oldest(self) -> None:
+        """Make room for the newest connection, which is the oldest itself if all others are answered."""
+        oldest = next(iter(self._waiting))
+        del self._waiting[oldest]
+        oldest.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpConnection:
+        if self._tls is None or self._handshakes is None:
+            return PlainConnection(reader, writer)
+        connection = TlsConnection(reader, writer, self._tls())
+        await connection.shake_hands(self._handshakes)
+        return connection
 
     async def _answer(self, head: bytes) -> list[bytes]:
         """The parts of the response to a request with this head."""
@@ -163,32 +197,6 @@ class MetricsServer:
         if wanted not in ("true", "false"):
             raise ValueError(f"partitions={wanted}: expected true or false")
         return Text(dialect, partitions=wanted == "true")
-
-
-class _PresentContext(ssl.SSLContext):
-    """Makes each connection with the context that `present` returns then.
-
-    A context that takes its place in the handshake changes neither the versions nor who has to show a
-    certificate.
-    """
-
-    present: Callable[[], ssl.SSLContext]
-
-    @classmethod
-    def of(cls, present: Callable[[], ssl.SSLContext]) -> Self:
-        context = cls(ssl.PROTOCOL_TLS_SERVER)
-        context.present = present
-        return context
-
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        return self.present().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 def _rendered(metrics: Text, registry: Registry) -> Slices[list[bytes]]:
