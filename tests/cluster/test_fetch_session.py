@@ -14,6 +14,7 @@ from tidelog.clock import ManualClock
 from tidelog.cluster.fetch_session import FetchPartition, FetchSessionCache
 from tidelog.cluster.partition import Partition
 from tidelog.errors import ErrorCode, FencedLeaderEpoch, UnknownTopicOrPartition
+from tidelog.server.platform import RealPlatform
 
 
 def cache(size: int = 2) -> tuple[ManualClock, FetchSessionCache]:
@@ -50,6 +51,28 @@ def test_an_incremental_answer_tells_a_partition_only_when_it_changed() -> None:
     assert partition.is_news(1, 11, 3, has_more=False)
     assert partition.is_news(0, 11, 3, has_more=False), "the end of an error is news"
     assert not partition.is_news(0, 11, 3, has_more=False)
+
+
+def test_a_session_of_another_principal_is_not_there() -> None:
+    _, sessions = cache(1)
+    session = sessions.context(0, 0, [want(0), want(1)], [], principal="User:alice").session_id
+    not_found = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.context(session, 1, [], [("t", 0)], principal="User:mallory").error == not_found
+    stolen = sessions.context_of_one(session, 1, None, principal="User:mallory", uses_topic_ids=False)
+    assert stolen is None
+    # Neither a full fetch with a session nor one without ends it.
+    for epoch in (0, -1):
+        assert sessions.context(session, epoch, [want(5)], [], principal="User:mallory").session_id == 0
+    own = sessions.context(session, 1, [], [], principal="User:alice")
+    assert [partition.partition for partition in own.due()] == [0, 1]
+    assert sessions.context_of_one(session, 2, None, principal="User:alice", uses_topic_ids=False) is not None
+    assert sessions.context(session, -1, [], [], principal="User:alice").session_id == 0
+    assert len(sessions) == 0
+
+
+def test_a_broker_draws_the_numbers_of_sessions_from_the_system() -> None:
+    """A client that sees 624 numbers of Python's own generator knows all that follow."""
+    assert isinstance(RealPlatform().rng, random.SystemRandom)
 
 
 def test_wrong_epochs_and_unknown_sessions_are_told() -> None:

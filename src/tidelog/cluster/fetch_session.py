@@ -5,6 +5,9 @@ partitions; one that changes becomes *dirty*, and a fetch reads only dirty parti
 until an answer has included its changes and no records are left after the fetch offset. Every partition that
 is not dirty is watched. Nothing here reads a log.
 
+A session belongs to the principal that made it: for others it does not exist. Kafka lets everybody go on with
+it who knows its number and epoch, and end it who knows its number.
+
 The cache is bounded: a new session evicts one that was idle for two minutes. If there is none, the client
 gets no session and sends full fetches.
 """
@@ -239,6 +242,7 @@ class FetchSession:
         "epoch",
         "last_used",
         "partitions",
+        "principal",
         "privileged",
         "reads_to_log_end",
         "session_id",
@@ -251,11 +255,13 @@ class FetchSession:
         session_id: int,
         wanted: Iterable[FetchPartition],
         *,
+        principal: str = "",
         privileged: bool = False,
         uses_topic_ids: bool = False,
         now: float = 0.0,
     ) -> None:
         self.session_id = session_id
+        self.principal = principal
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
         self.created = now
@@ -398,9 +404,10 @@ class FetchSessionCache:
     """The sessions of this broker."""
 
     def __init__(self, clock: Clock, max_sessions: int, rng: random.Random | None = None) -> None:
+        """`rng` gives the numbers of sessions: clients of one principal should not guess those of others."""
         self._clock = clock
         self._max_sessions = max_sessions
-        self._random = rng or random.Random()
+        self._random = rng or random.SystemRandom()
         # Least recently used first: a session that is used moves to the end.
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
@@ -419,16 +426,19 @@ class FetchSessionCache:
         wanted: list[FetchPartition],
         forgotten: Iterable[PartitionKey],
         *,
+        principal: str = "",
         from_follower: bool = False,
         uses_topic_ids: bool = False,
     ) -> FetchContext:
+        session = self._sessions.get(session_id)
+        if session is not None and session.principal != principal:
+            session = None
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if session_id != INVALID_SESSION_ID:
+            if session is not None:
                 self._drop(session_id)
             if epoch == FINAL_EPOCH:
                 return FetchContext(FetchSession(INVALID_SESSION_ID, wanted))
-            return FetchContext(self._create(wanted, from_follower, uses_topic_ids))
-        session = self._sessions.get(session_id)
+            return FetchContext(self._create(wanted, principal, from_follower, uses_topic_ids))
         if session is None:
             return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
@@ -438,7 +448,13 @@ class FetchSessionCache:
         return self._continue(session, wanted, forgotten)
 
     def context_of_one(
-        self, session_id: int, epoch: int, wanted: WantedPartition | None, *, uses_topic_ids: bool
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: WantedPartition | None,
+        *,
+        principal: str = "",
+        uses_topic_ids: bool,
     ) -> FetchContext | None:
         """`context` for the two usual fetches: of one partition without a session, and the next fetch of a
         session that names one of its partitions or none.
@@ -452,8 +468,8 @@ class FetchSessionCache:
         session = self._sessions.get(session_id)
         if session is None or session.epoch != epoch or session.uses_topic_ids != uses_topic_ids:
             return None
-        if not session.partitions:
-            return None  # it ends
+        if session.principal != principal or not session.partitions:
+            return None  # it is of another client, or it ends
         if wanted is not None:
             known = session.partitions.get(wanted[:2])
             if known is None:
@@ -488,7 +504,9 @@ class FetchSessionCache:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return FetchContext(session, incremental=True)
 
-    def _create(self, wanted: list[FetchPartition], privileged: bool, uses_topic_ids: bool) -> FetchSession:
+    def _create(
+        self, wanted: list[FetchPartition], principal: str, privileged: bool, uses_topic_ids: bool
+    ) -> FetchSession:
         """A new session; one without an id (INVALID_SESSION_ID) if the cache has no room."""
         now = self._clock.monotonic()
         if len(self._sessions) >= self._max_sessions and not self._make_room(len(wanted), privileged, now):
@@ -497,7 +515,12 @@ class FetchSessionCache:
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randint(1, 0x7FFFFFFF)
         session = FetchSession(
-            session_id, wanted, privileged=privileged, uses_topic_ids=uses_topic_ids, now=now
+            session_id,
+            wanted,
+            principal=principal,
+            privileged=privileged,
+            uses_topic_ids=uses_topic_ids,
+            now=now,
         )
         self._sessions[session_id] = session
         return session

@@ -32,7 +32,7 @@ class Platform(Protocol):
 
     @property
     def rng(self) -> random.Random:
-        """The random numbers of decisions, such as where partitions are placed."""
+        """The random numbers of decisions, and of fetch sessions, which nobody may guess."""
 
     def append_worker(self, loop: BrokerLoop) -> Worker:
         """A worker for the appends of large produce requests."""
@@ -53,7 +53,8 @@ class Platform(Protocol):
 class RealPlatform:
     def __init__(self) -> None:
         self.disk = RealDisk()
-        self.rng = random.Random()
+        # Of the system: what a client sees of it tells nothing about what the next client gets.
+        self.rng = random.SystemRandom()
 
     def append_worker(self, loop: BrokerLoop) -> Worker:
         return ThreadWorker("tidelog-append", loop.post)

@@ -4,6 +4,7 @@
 - `max_bytes` of the request and of each partition: the first batch is always complete, so that consumers make
   progress.
 - v7 has fetch sessions: an incremental answer has only changed partitions. A session without partitions ends.
+  For another principal than the one that made it, it is FETCH_SESSION_ID_NOT_FOUND, other than in Kafka.
   A waiting request gets INVALID_FETCH_SESSION_EPOCH when the next request of its session comes.
 - v12 checks the last fetched epoch and answers with the epoch and end offset where the logs diverge. v13
   names topics by id. v15 moves the replica id. v16 answers NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH
@@ -108,6 +109,7 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
         body.session_epoch,
         wanted,
         forgotten,
+        principal=request.principal,
         from_follower=replica_id >= 0,
         uses_topic_ids=by_id,
     )
@@ -150,7 +152,13 @@ def quick_fetch(services: Services, request: Request) -> bool:
     ) = found
     if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return False
-    context = services.sessions.context_of_one(session_id, epoch, wanted, uses_topic_ids=version >= 13)
+    context = services.sessions.context_of_one(
+        session_id,
+        epoch,
+        wanted,
+        principal=request.channel.principal,
+        uses_topic_ids=version >= 13,
+    )
     if context is None:
         return False
     if replica_id >= 0:
