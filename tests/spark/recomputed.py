@@ -313,9 +313,8 @@ def watermark(context: Context, by_topic: dict[str, list[Logged]]) -> int:
     newest: dict[tuple[str, int], Newest] = {}
     for schema in FOLLOWED:
         for logged in by_topic[schema.topic]:
-            if logged.followed:
-                key = schema.topic, logged.partition
-                at = Newest(logged.ts if logged.in_time else -1, logged.at)
-                newest[key] = at.with_later(newest.get(key, at))
+            key = schema.topic, logged.partition
+            at = Newest(logged.ts if logged.followed and logged.in_time else -1, logged.at)
+            newest[key] = at.with_later(newest.get(key, at))
     lateness, silent = context.number("lateness_minutes"), context.number("silent_minutes")
     return EventClock(lateness * MINUTE_MS, silent * MINUTE_MS).advance(newest, ())

@@ -49,7 +49,7 @@ from tidelog.spark.pipelines.events import (
 )
 from tidelog.spark.pipelines.generator import Generator, Plan, Truth
 from tidelog.spark.pipelines.generator_scenes import Cheaters
-from tidelog.spark.pipelines.invitees import Invitees
+from tidelog.spark.pipelines.invitees import Invitees, gathered, stamped, tick, to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -225,7 +225,8 @@ class Day:
         names = ["version", "ts", "user_id", "invitee_id", "topic", "partition", "at", "now"]
         tables = (pa.table(list(map(list, zip(*part, strict=True))), names) for part in parts)
         frames = map(self._spark.createDataFrame, tables)
-        return [frame.withColumn("timestamp", f.timestamp_millis("at")) for frame in frames]
+        times = {"timestamp": f.timestamp_millis("at"), "_error": f.lit(None).cast("string")}
+        return [frame.withColumns(times) for frame in frames]
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +350,30 @@ def test_an_event_whose_clock_is_ahead_is_not_believed(spark: SparkSession) -> N
     ]
     rows = spark.createDataFrame(events, columns).withColumn("timestamp", f.timestamp_millis("at"))
     assert [row.event_id for row in sound(rows, device_watch.LOGINS).collect()] == ["right", "late"]
+
+
+def test_a_partition_with_bad_events_alone_holds_the_decision_back_as_long_as_it_has_more(
+    spark: SparkSession, hands: Hands
+) -> None:
+    """A partition that nobody had seen would count as one without records, and its events would be late."""
+    from pyspark.sql import functions as f
+
+    from tidelog.spark.pipelines.query import Place, source_options
+
+    topic = hands.topic(2, {"retention.ms": "-1"})
+    swipe = {"event_id": "e", "version": 1, "ts": TODAY + 13 * HOUR, "user_id": "u", "device_id": "d"}
+    hands.send(topic, json.dumps(swipe).encode(), partition=0, timestamp_ms=TODAY + 13 * HOUR)
+    for minute, value in enumerate((b"not JSON", b'{"version": 1}', None, b"{}")):
+        hands.send(topic, value, partition=1, timestamp_ms=TODAY + 2 * HOUR + minute * MINUTE)
+    [_, flow] = invite_watch.PIPELINE.flows({})
+    options = source_options(replace(flow.source, topics=(topic,)), Place(hands.bootstrap, "", {}, 0))
+    given = context(spark, invite_watch.PIPELINE)
+    rows = stamped(spark.read.format("tidelog").options(**options).load(), given)
+    clock = EventClock(HOUR, HOUR)
+    ticks = gathered(rows, given, 0, 0).withColumn("unread", f.lit(to_text([(topic, 1)]))).toArrow()
+    tick(clock, ticks)
+    assert clock.newest[topic, 1] == Newest(-1, TODAY + 2 * HOUR + 3 * MINUTE)
+    assert clock.watermark == TODAY + HOUR + 3 * MINUTE
 
 
 # The pipelines

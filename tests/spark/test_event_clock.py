@@ -53,3 +53,11 @@ def test_a_bad_event_at_the_beginning_of_a_partition_does_not_make_the_next_ones
     time = clock()
     assert time.advance({SWIPES: at(13), TASKS: Newest(-1, 2 * HOUR)}, (TASKS,)) == 1 * HOUR
     assert time.advance({TASKS: at(2.5)}, (TASKS,)) == int(1.5 * HOUR)
+
+
+def test_a_partition_that_gets_bad_events_alone_is_silent() -> None:
+    time = clock()
+    assert time.advance({SWIPES: at(9), TASKS: at(9)}, ()) == 8 * HOUR
+    assert time.advance({SWIPES: at(11), TASKS: Newest(-1, 11 * HOUR)}, ()) == 10 * HOUR
+    assert time.advance({TASKS: at(12)}, ()) == 11 * HOUR
+    assert time.newest[TASKS] == at(12)

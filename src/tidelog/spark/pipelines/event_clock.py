@@ -14,13 +14,19 @@ from typing import NamedTuple
 
 
 class Newest(NamedTuple):
-    """The newest event and the newest record of a partition, in milliseconds since 1970."""
+    """The newest good event of a partition and the newest record of one, in milliseconds since 1970."""
 
     event: int
-    """Negative if no event of the partition was good."""
+    """Negative if no event of the partition was good. `record` is that of the newest bad event then."""
     record: int
 
     def with_later(self, other: Newest) -> Newest:
+        """The newest of both. Bad events change nothing once there is a good one.
+
+        A partition that gets bad events alone would otherwise never be silent.
+        """
+        if (self.event < 0) != (other.event < 0):
+            return max(self, other)
         return Newest(max(self.event, other.event), max(self.record, other.record))
 
 

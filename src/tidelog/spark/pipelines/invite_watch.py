@@ -128,6 +128,7 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
             Source(
                 (INVITES.topic, *(schema.topic for schema in ACTIVITY)),
                 activity_schema(),
+                keep_bad=True,  # their partitions are not silent
                 metadata=("topic", "partition", "timestamp"),
             ),
             steps=(stamped,),

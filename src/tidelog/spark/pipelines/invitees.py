@@ -181,7 +181,9 @@ def gathered(rows: DataFrame, context: Context, watermark: int, batch: int) -> D
 
     length = context.number("idle_hours") * HOUR_MS
     ts, user, invitee = f.col("ts"), f.col("user_id"), f.col("invitee_id")
-    good = INVITES.spark_error().isNull() & (ts - f.unix_millis("timestamp") <= AHEAD_MS)
+    record = f.unix_millis("timestamp")
+    # A bad event counts for the clock alone: its partition has been read up to the time of its record.
+    good = f.col("_error").isNull() & INVITES.spark_error().isNull() & (ts - record <= AHEAD_MS)
     invited = good & (f.col("topic") == INVITES.topic) & invitee.isNotNull()
     acted = good & (f.col("topic") != INVITES.topic)
     span, today = _floor(ts, length), _floor(f.floor(f.col("now") / 1_000), DAY_MS)
@@ -208,7 +210,7 @@ def gathered(rows: DataFrame, context: Context, watermark: int, batch: int) -> D
             first["user_id"].alias("inviter"),
             f.max(f.when(acted, ts)).alias("acted"),
             f.coalesce(f.max(f.when(good, ts)), f.lit(-1)).alias("event"),
-            f.max(f.unix_millis("timestamp")).alias("record"),
+            f.coalesce(f.max(f.when(good, record)), f.max(record)).alias("record"),
         )
         .withColumn("batch", f.lit(batch).cast("long"))
         .withColumn("watermark", f.lit(watermark).cast("long"))
