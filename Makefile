@@ -87,7 +87,7 @@ test-prometheus: $(STAMP) ## the expressions of the field's dashboards on a real
 
 test-s3: $(STAMP) ## races and kills of writers of tables on a real S3 server, versitygw (needs Go, which builds it from its module proxy into .cache/s3)
 	@$(BIN)/python -m tests.support.versitygw
-	$(BIN)/python -m pytest -q -m s3 tests/tables tests/spark/test_killed_drivers.py
+	$(BIN)/python -m pytest -q -m s3 tests/tables tests/spark/test_killed_drivers.py tests/spark/test_two_hosts.py
 
 test-browser: $(STAMP) ## the console's pages in a real browser, and its API against its description (needs Debian's chromium and npm, which fetches axe-core into .cache)
 	@$(BIN)/python -m tests.console.axe

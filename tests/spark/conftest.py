@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.hands import Hands
+from tests.support.s3 import S3, s3_server
+from tests.support.versitygw import versitygw
 from tidelog.testing import Broker
 
 if TYPE_CHECKING:
@@ -34,6 +36,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def tidelog_spark(spark: SparkSession) -> SparkSession:
     """The session of the fixture `tidelog_pipeline`: this process can have only one."""
     return spark
+
+
+@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.s3)])
+def any_s3(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A server that drivers, and the session of this process, know from the environment."""
+    with s3_server() if request.param == "moto" else versitygw(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
 
 
 def spark_settings(folder: Path) -> dict[str, str]:

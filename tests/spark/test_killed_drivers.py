@@ -19,9 +19,8 @@ from tests.spark.killed_driver import CHEATERS, START, Drivers, events
 from tests.spark.readers import Expected, readers, table_faults
 from tests.spark.recomputed import PIPELINES, recomputed
 from tests.spark.standalone import cluster, settings, tasks_by_worker
-from tests.support.s3 import S3, s3_server
+from tests.support.s3 import S3
 from tests.support.scale import scale
-from tests.support.versitygw import versitygw
 from tidelog.spark.pipelines.alerts import IDLE_INVITEES
 from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.generator_scenes import Scenes
@@ -78,18 +77,9 @@ def test_killed_drivers_of_all_pipelines_on_a_cluster_of_two_workers(
     assert story.faults(spark) == []
 
 
-@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.s3)])
-def s3(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    """A server that the drivers, and the session of this process, know from the environment."""
-    with s3_server() if request.param == "moto" else versitygw(tmp_path) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
-
-
 @pytest.mark.long
 def test_drivers_killed_before_and_after_their_commits_on_s3(
-    spark: SparkSession, tmp_path: Path, hands: Hands, s3: S3
+    spark: SparkSession, tmp_path: Path, hands: Hands, any_s3: S3
 ) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -104,7 +94,7 @@ def test_drivers_killed_before_and_after_their_commits_on_s3(
     for part in parts:
         story.send(part)
     story.finish("collect", "earnings")
-    options = s3_options("tables", s3.hadoop, {})
+    options = s3_options("tables", any_s3.hadoop, {})
     assert story.faults(spark, "collect", "earnings", options=options) == []
 
 

@@ -9,7 +9,7 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,10 @@ from tests.spark.killed_driver import SECONDS, Drivers, end, events
 from tests.spark.readers import readers, table_faults
 from tests.spark.recomputed import recomputed
 from tests.spark.test_pipeline_kills import balance_faults
+from tests.support.s3 import S3
 from tests.support.wait import eventually, patience
 from tidelog.spark.pipelines.state import StateFolder
+from tidelog.spark.tables.store import s3_options
 from tidelog.testing import Broker
 
 if TYPE_CHECKING:
@@ -41,18 +43,39 @@ def hands() -> Iterator[Hands]:
 def test_of_two_hosts_one_runs_the_pipeline_and_the_other_takes_it_over(
     spark: SparkSession, tmp_path: Path, hands: Hands
 ) -> None:
+    assert one_after_the_other(spark, tmp_path, hands, str(tmp_path / "data")) == []
+
+
+@pytest.mark.long
+def test_of_two_hosts_one_runs_the_pipeline_on_s3_and_the_other_takes_it_over(
+    spark: SparkSession, tmp_path: Path, hands: Hands, any_s3: S3
+) -> None:
+    beside = ("--checkpoints", str(tmp_path / "checkpoints"))
+    options = s3_options("tables", any_s3.hadoop, {})
+    assert one_after_the_other(spark, tmp_path, hands, "s3://tables/data", beside, options) == []
+
+
+def one_after_the_other(
+    spark: SparkSession,
+    tmp_path: Path,
+    hands: Hands,
+    data: str,
+    beside: tuple[str, ...] = (),
+    options: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Both start, one gives way; it finishes when the other is killed. Returns faults of tables and topic."""
     if shutil.which("unshare") is None or subprocess.run([*APART, "true"], check=False).returncode:
         pytest.skip("this system gives no namespaces to users")
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     parts = events(seed, 4_000, 2)
     hosts = [
-        Drivers(tmp_path / name, hands, seed, data=str(tmp_path / "data"), environment=home(tmp_path / name))
+        Drivers(tmp_path / name, hands, seed, data=data, environment=home(tmp_path / name))
         for name in ("alpha", "beta")
     ]
     hosts[0].send(next(parts))
     for host in hosts:
-        host.arguments = ("--trigger", "1 second", "--set", "tables.maintenance.seconds=5")
+        host.arguments = ("--trigger", "1 second", "--set", "tables.maintenance.seconds=5", *beside)
     drivers = [host.start(None, PIPELINE, prefix=APART) for host in hosts]
     try:
         eventually(lambda: any(one.poll() is not None for one in drivers), "one gives way", patience(SECONDS))
@@ -61,7 +84,7 @@ def test_of_two_hosts_one_runs_the_pipeline_and_the_other_takes_it_over(
         assert drivers[loser].wait() == 1
         told = hosts[loser].log.read_text()
         assert f"{PIPELINE} already runs on this data folder (process " in told, told
-        folder = StateFolder(str(tmp_path / "data"))
+        folder = StateFolder(data)
 
         def written() -> bool:
             assert drivers[winner].poll() is None, hosts[winner].told()
@@ -73,12 +96,12 @@ def test_of_two_hosts_one_runs_the_pipeline_and_the_other_takes_it_over(
     finally:
         for driver in drivers:
             end(driver)
-    hosts[loser].arguments = ()
+    hosts[loser].arguments = beside
     hosts[loser].finish(PIPELINE, prefix=APART)
     expected = recomputed(hands.bootstrap, PIPELINE)
-    assert table_faults(readers(f"{tmp_path}/data/tables", spark), expected) == []
+    found = table_faults(readers(f"{data}/tables", spark, options), expected)
     values = map(json.loads, hands.log("ml_balances"))
-    assert balance_faults(values, expected["balances"].rows) == []
+    return [*found, *balance_faults(values, expected["balances"].rows)]
 
 
 def home(folder: Path) -> dict[str, str]:
