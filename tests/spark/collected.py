@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 300.0
 START = 1_794_600_000_000
+AHEAD_MS = 60 * 60_000
 Good = tuple[object, ...]
 Bad = tuple[str, int, int, bytes | None]
 
@@ -86,6 +87,8 @@ def spoilt(schema: EventSchema) -> list[bytes | None]:
         but(ts=1.5),
         but(ts=1 << 70),
         but(ts=None),
+        but(ts=START + 61 * 60_000),
+        but(ts=4_070_908_800_000),
         but(user_id=None),
         but(user_id=17),
         but(event_id={}),
@@ -116,7 +119,7 @@ def expected(bootstrap: str) -> Expected:
         while any(consumer.position(key) < ends[key] for key in keys):
             for record in consumer.poll(timeout=10):
                 schema = EVENTS[record.topic]
-                row = good_row(schema, record.value)
+                row = good_row(schema, record.value, record.timestamp)
                 if row is None:
                     found.bad[record.topic, record.partition, record.offset, record.value] += 1
                 else:
@@ -124,10 +127,10 @@ def expected(bootstrap: str) -> Expected:
     return found
 
 
-def good_row(schema: EventSchema, value: bytes | None) -> Good | None:
-    """The row of a good event, None for a bad one."""
+def good_row(schema: EventSchema, value: bytes | None, at: int) -> Good | None:
+    """The row of a good event, None for a bad one. `at` is the time of its record."""
     event = load(value)
-    if event is None or schema.check(event) is not None:
+    if event is None or schema.check(event) is not None or event["ts"] > at + AHEAD_MS:
         return None
     day = datetime.fromtimestamp(event["ts"] / 1000, UTC).date()
     return (*(event.get(name) for name in schema.names), day)

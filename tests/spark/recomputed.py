@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from tests.spark.collected import load
+from tests.spark.collected import AHEAD_MS, load
 from tests.spark.readers import Expected
 from tests.spark.test_rings import recomputed as rings
 from tidelog import Consumer
 from tidelog.spark.pipelines import device_watch, invite_watch
-from tidelog.spark.pipelines.alerts import AHEAD_MS, IDLE_INVITEES, RING, SWITCHING, Burst, Seen
+from tidelog.spark.pipelines.alerts import IDLE_INVITEES, RING, SWITCHING, Burst, Seen
 from tidelog.spark.pipelines.collect import QUARANTINE
 from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS
 from tidelog.spark.pipelines.declare import Context, Pipeline
@@ -67,7 +67,7 @@ class Logged:
 
     @property
     def good(self) -> bool:
-        return self.event is not None and self.schema.check(self.event) is None
+        return self.event is not None and self.schema.check(self.event) is None and self.in_time
 
     @property
     def followed(self) -> bool:

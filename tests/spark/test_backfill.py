@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Schema
 
 from tests.spark.collected import example
 from tests.tables.delta_files import new_log
@@ -151,19 +151,33 @@ def test_collected_events_are_neither_lost_nor_in_two_tables(
     tidelog_pipeline: PipelineTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test = tidelog_pipeline
-    test.run(PIPELINE, {TOPIC: [credit(1), credit(2, version=100)]})
-    credits = Path(test.data, "tables", "quarantine")
-    quarantined = DeltaTable(str(credits)).to_pyarrow_table()
-    # A quarantined event that is good by now, as after an upgrade: the position is that of a good event.
-    healed = quarantined.set_column(2, "offset", [[0]])
-    write_deltalake(str(credits), healed, mode="append")
+    now = datetime.now(UTC)
+    soon = credit(3, ts=int(now.timestamp() * 1000) + 30 * 60_000)
+    days = Days(FIRST, now.date() + timedelta(days=2))
+    test.run(PIPELINE, {TOPIC: [credit(1), credit(2, version=100), soon]}, {"ahead_minutes": 0})
+
+    def collected() -> list[str]:
+        return sorted(str(row["event_id"]) for row in test.table("credits"))
+
+    def killed(replays: Replays, plan: Plan, table: str, staged: Store) -> None:
+        raise KeyboardInterrupt
+
     with pytest.raises(BackfillRefused, match=r"1 quarantined events .* are good by now: run"):
-        filled(test, "credits")
-    DeltaTable(str(credits)).delete()
+        filled(test, "credits", days=days)
+    monkeypatch.setattr(Replays, "_add", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Replays(test.data).run(Selection(0))
+    monkeypatch.undo()
+    with pytest.raises(BackfillRefused, match=r"replay .* has not ended and adds 1 events to table credits"):
+        filled(test, "credits", days=days)
+    assert collected() == ["e-1"], "the other one is in the plan of the replay alone"
+    assert Replays(test.data).run(Selection(0)).replayed == 0, "it has finished the one before it"
+    assert filled(test, "credits", days=days) == [Outcome("credits", 2, 2)]
+    assert collected() == ["e-1", "e-3"]
+    DeltaTable(str(Path(test.data, "tables", "quarantine"))).delete()
     with pytest.raises(BackfillRefused, match=r"1 events .* are bad by the present schema and not in the"):
-        filled(test, "credits")
-    assert [row["event_id"] for row in test.table("credits")] == ["e-1"]
-    assert Replays(test.data).run(Selection(0)).replayed == 0
+        filled(test, "credits", days=days)
+    assert collected() == ["e-1", "e-3"]
 
 
 def test_rows_of_a_flow_whose_commits_the_log_no_longer_has_are_seen(tmp_path: Path) -> None:

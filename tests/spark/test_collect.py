@@ -88,6 +88,8 @@ def test_every_record_is_in_one_table_whatever_is_wrong_with_it(
     assert len(wanted.bad) >= 7 * len(spoilt(CREDITS)), "no way of being bad went missing"
     reasons = {row.error for row in collecting.tables.read("quarantine").select("error").distinct().collect()}
     assert any("version 100 is unknown" in reason for reason in reasons)
+    ahead = f"field ts: 4070908800000 is more than 60 minutes ahead of its record ({START})"
+    assert ahead in reasons
     for file in (tmp_path / "credits").glob("day=*/*.parquet"):
         assert pq.read_schema(file).names == list(CREDITS.names), "an event's columns and no others"
 

@@ -33,7 +33,6 @@ from tidelog.spark.pipelines.alerts import (
     Seen,
     newly_found,
     ring_name,
-    sound,
 )
 from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.declare import Context, Pipeline
@@ -336,20 +335,6 @@ def test_with_thresholds_that_are_off_invite_watch_is_not_good(spark: SparkSessi
     for rule in (MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE):
         with pytest.raises(AssertionError, match=f"seed {day.truth.seed}, {rule}"):
             assert_good(day.truth, mild, [rule])
-
-
-def test_an_event_whose_clock_is_ahead_is_not_believed(spark: SparkSession) -> None:
-    """One of them would move the watermark, and everybody else's events would be late."""
-    from pyspark.sql import functions as f
-
-    columns = "event_id string, version int, ts long, at long"
-    events = [
-        ("right", 1, TODAY, TODAY),
-        ("late", 1, TODAY - DAY_MS, TODAY),
-        ("ahead", 1, TODAY + DAY_MS, TODAY),
-    ]
-    rows = spark.createDataFrame(events, columns).withColumn("timestamp", f.timestamp_millis("at"))
-    assert [row.event_id for row in sound(rows, device_watch.LOGINS).collect()] == ["right", "late"]
 
 
 def test_a_partition_with_bad_events_alone_holds_the_decision_back_as_long_as_it_has_more(

@@ -41,9 +41,11 @@ def source(values: list[bytes | None], **more: list[object]) -> dict[str, pa.Arr
     }
 
 
-def rows_of(options: dict[str, str], values: list[bytes | None]) -> list[dict[str, object]]:
+def rows_of(
+    options: dict[str, str], values: list[bytes | None], **more: list[object]
+) -> list[dict[str, object]]:
     found = pickle.loads(pickle.dumps(parse(options)))
-    batch = found.prepared().batch(source(values), len(values))
+    batch = found.prepared().batch(source(values, **more), len(values))
     if batch is None:
         return []
     batch.validate(full=True)
@@ -88,6 +90,23 @@ def test_only_the_columns_that_are_named_are_made() -> None:
         (
             {"valueFormat": "json", "valueSchema": "a INTERVALL"},
             "expected a type at position 3, found 'INTERVALL'",
+        ),
+        ({"valueTime": "n"}, "needs valueFormat=json"),
+        (
+            {"valueFormat": "json", "valueSchema": "n INT", "valueTime": "n"},
+            "expected a BIGINT of valueSchema",
+        ),
+        (
+            {"valueFormat": "json", "valueSchema": "n BIGINT", "valueTime": "m"},
+            "expected a BIGINT of valueSch",
+        ),
+        (
+            {"valueFormat": "json", "valueSchema": "n BIGINT", "valueTimeAheadMs": "5"},
+            "needs valueTime beside it",
+        ),
+        (
+            {"valueFormat": "json", "valueSchema": "n BIGINT", "valueTime": "n", "valueTimeAheadMs": "-5"},
+            "expected a number of milliseconds",
         ),
         ({"valueFormat": "json", "valueSchema": "a MAP<INT, INT>"}, "the keys of a map in JSON are strings"),
     ],
@@ -237,6 +256,41 @@ def test_values_that_do_not_fulfil_the_check_are_bad_and_keep_their_fields() -> 
     assert of_json("n INT", *values, valueCheck="n > 0", valueMode="DROPMALFORMED") == [{"n": 1}, {"n": 5}]
     with pytest.raises(BadValue, match="t-3 at offset 11: the value does not satisfy n > 0"):
         of_json("n INT", values[0], values[2], valueCheck="n > 0", valueMode="FAILFAST")
+
+
+YEAR_2099 = 4_070_908_800_000
+
+
+def test_a_value_that_is_ahead_of_its_record_is_bad_and_keeps_its_fields() -> None:
+    options = {"valueFormat": "json", "valueSchema": "n BIGINT", "valueTime": "n", "columns": "offset"}
+    values = [f'{{"n": {n}}}'.encode() for n in (7_200_000, 7_200_001, 0, YEAR_2099, 5)]
+    values += [b"no", b'{"n": null}', f'{{"n": {YEAR_2099}}}'.encode()]
+    micros: list[object] = [3_600_000_000] * 7
+    found = rows_of(options, values, timestamp=[*micros, YEAR_2099 * 1_000])
+    assert [row["n"] for row in found] == [7_200_000, 7_200_001, 0, YEAR_2099, 5, None, None, YEAR_2099]
+    assert [row["_error"] for row in found[:-1]] == [
+        None,
+        "field n: 7200001 is more than 60 minutes ahead of its record (3600000)",
+        None,
+        f"field n: {YEAR_2099} is more than 60 minutes ahead of its record (3600000)",
+        None,
+        "the value is not valid JSON, from byte 0 on",
+        None,
+    ]
+    reason = str(found[-1]["_error"])
+    assert reason.startswith(f"field n: {YEAR_2099} is more than 60 minutes ahead of its record (1")
+    assert [row["_raw"] for row in found if row["_error"]] == [values[at] for at in (1, 3, 5, 7)]
+    kept = rows_of({**options, "valueMode": "DROPMALFORMED"}, values, timestamp=[*micros, -1_000])
+    assert [row["offset"] for row in kept] == [10, 12, 14, 16]
+
+
+def test_how_far_ahead_a_value_may_be_is_an_option() -> None:
+    limits = {"valueTime": "n", "valueTimeAheadMs": "1500", "valueCheck": "n < 5000"}
+    options = {"valueFormat": "json", "valueSchema": "n BIGINT", **limits}
+    values = [f'{{"n": {n}}}'.encode() for n in (1_500, 1_501, 5_000)]
+    found = [row["_error"] for row in rows_of(options, list(values))]
+    ahead = "field n: 1501 is more than 1500 ms ahead of its record (0)"
+    assert found == [None, ahead, "the value does not satisfy n < 5000"]
 
 
 def test_a_check_that_nulls_fulfil_does_not_make_bad_values_good() -> None:

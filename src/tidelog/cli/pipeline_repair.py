@@ -40,6 +40,8 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 @click.option("--topic", metavar="TOPIC", default=None, help="Only events of this topic.")
 @click.option("--reason", metavar="TEXT", default=None, help="Only events with this text in their error.")
 @click.option("--dry-run", is_flag=True, help="Count the events and change nothing.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="A setting of collect.")
+@valued("--config", "FILE", "Settings of collect in a file: TOML, or properties.")
 @output_option
 def replay(
     what: str,
@@ -49,6 +51,8 @@ def replay(
     topic: str | None,
     reason: str | None,
     dry_run: bool,
+    settings: tuple[str, ...],
+    config: str | None,
     output: str,
 ) -> None:
     """Parse quarantined events again.
@@ -57,12 +61,16 @@ def replay(
     next one. Pipelines may run meanwhile.
     """
     with pipeline_failing():
+        from tidelog.spark.pipelines.collect import PIPELINE
+        from tidelog.spark.pipelines.event_times import ahead_ms
         from tidelog.spark.pipelines.events import LOGS
         from tidelog.spark.pipelines.replay import Replays, Selection
+        from tidelog.spark.pipelines.settings import resolve
 
         if topic is not None and topic not in {schema.topic for schema in LOGS}:
             raise ValueError(f"no log of collect has the topic {topic}")
-        replays = Replays(data)
+        given = given_settings(config, settings)
+        replays = Replays(data, ahead=ahead_ms(resolve([PIPELINE], given)[PIPELINE.name]))
         for plan in [] if dry_run else replays.unfinished():
             click.echo(f"finishing replay {plan.id}, which was interrupted", err=True)
         found = replays.run(Selection(since, until, topic, reason), dry_run=dry_run)
@@ -70,6 +78,13 @@ def replay(
             print_json({"dry_run": dry_run, "replayed": found.good, "still_bad": dict(found.bad)})
         else:
             print_replayed(found, dry_run)
+
+
+def given_settings(config: str | None, settings: tuple[str, ...]) -> dict[str, object]:
+    """The settings of a file and of flags; a flag comes first."""
+    from tidelog.spark.pipelines.settings import read_settings
+
+    return {**(read_settings(config) if config else {}), **pairs(settings, "--set")}
 
 
 def print_replayed(found: Outcome, dry_run: bool) -> None:
@@ -133,7 +148,7 @@ def backfill(
         from tidelog.spark.pipelines.registry import find
         from tidelog.spark.pipelines.run_options import Options
         from tidelog.spark.pipelines.run_session import check_spark, new_session
-        from tidelog.spark.pipelines.settings import read_settings, resolve
+        from tidelog.spark.pipelines.settings import resolve
 
         name, _, flow_name = flow.rpartition("/")
         if not name:
@@ -141,8 +156,7 @@ def backfill(
         days = Days(first, end)
         check_spark()
         found = find(name)
-        given = {**(read_settings(config) if config else {}), **pairs(settings, "--set")}
-        chosen = resolve([found], given)[found.name]
+        chosen = resolve([found], given_settings(config, settings))[found.name]
         client = {key: str(value) for key, value in settings_from(command_config).items()}
         client.pop("bootstrap.servers", None)
         place = Place(bootstrap_server, data.rstrip("/"), client, 0, checkpoints)

@@ -46,6 +46,8 @@ SOURCE = (
     "valueFormat",
     "valueMode",
     "valueSchema",
+    "valueTime",
+    "valueTimeAheadMs",
 )
 SINK = (
     "decisionTopic",

@@ -1,13 +1,15 @@
 """The rows of the source: selected columns, values parsed as JSON, and filtered rows.
 
 Options, with case-insensitive names: `columns`, `includeHeaders`, `filter`, `valueFormat` (json),
-`valueSchema`, `valueMode` (PERMISSIVE, DROPMALFORMED, FAILFAST), `valueCheck`. With JSON a row has the
-columns of the schema, then `_error` and `_raw` if bad rows are kept, then the named columns of the source. A
-value that fails `valueCheck` is bad, and keeps its columns.
+`valueSchema`, `valueMode` (PERMISSIVE, DROPMALFORMED, FAILFAST), `valueCheck`, `valueTime` with
+`valueTimeAheadMs`. With JSON a row has the columns of the schema, then `_error` and `_raw` if bad rows are
+kept, then the named columns of the source. A value that fails `valueCheck`, or whose time is too far ahead of
+its record, is bad and keeps its columns.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -27,9 +29,23 @@ MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
 ERROR, RAW = "_error", "_raw"
 # `filter` does not compare bytes: a text literal would silently be compared with bytes.
 NOT_FILTERED = frozenset(("key", "value", "headers"))
-OPTIONS = ("columns", "includeHeaders", "filter", "valueFormat", "valueSchema", "valueMode", "valueCheck")
-# The error code of a value that can be parsed but fails valueCheck. The reader's codes are positive.
-UNFIT = -1
+OPTIONS = (
+    "columns",
+    "includeHeaders",
+    "filter",
+    "valueFormat",
+    "valueSchema",
+    "valueMode",
+    "valueCheck",
+    "valueTime",
+    "valueTimeAheadMs",
+)
+OF_VALUES = ("valueSchema", "valueMode", "valueCheck", "valueTime", "valueTimeAheadMs")
+# The error codes of values that can be parsed: those that fail valueCheck, and those whose time is ahead of
+# their record. The reader's codes are positive.
+UNFIT, AHEAD = -1, -2
+AHEAD_MS = 3_600_000
+MINUTE_MS = 60_000
 
 
 class FormatError(ValueError):
@@ -57,6 +73,9 @@ class Format:
     value_check: Condition | None = None
     """The condition on every value; `value_check_text` is its text."""
     value_check_text: str = ""
+    value_time: str = ""
+    """The field with the time of a value, in milliseconds; empty if times are not checked."""
+    value_time_ahead_ms: int = AHEAD_MS
 
     @property
     def source_columns(self) -> tuple[str, ...]:
@@ -142,10 +161,13 @@ class JsonRows(Rows):
         self._mode = format.value_mode
         self._check, self._check_text = format.value_check, format.value_check_text
         self._places = {name: place for place, name in enumerate(value_schema.names)}
+        self._time, self._ahead_ms = format.value_time, format.value_time_ahead_ms
         self._source = format.source_columns
         types = self._schema.types[: len(value_schema.fields)]
         self._json = JsonColumns(value_schema, types)
         self.needed |= {"value"}
+        if self._time:
+            self.needed |= {"timestamp"}
         if self._mode == FAILFAST:
             self.needed |= {"topic", "partition", "offset"}
 
@@ -158,6 +180,8 @@ class JsonRows(Rows):
         typed, errors = self._json.read(values)
         if self._check is not None:
             errors = self._with_unfit(self._check, typed, errors)
+        if self._time:
+            errors = self._with_ahead(typed[self._places[self._time]], columns["timestamp"], errors)
         if self._mode == FAILFAST and errors:
             raise self._failure(errors[0], columns)
         if self._mode == PERMISSIVE:
@@ -194,9 +218,37 @@ class JsonRows(Rows):
         unfit = (~fit).nonzero()[0].tolist()
         return sorted([*errors, *((row, UNFIT, 0, -1) for row in unfit)])
 
+    def _with_ahead(self, times: pa.Array, records: pa.Array, errors: list[RowError]) -> list[RowError]:
+        """The errors, and an error for each row whose time is too far ahead of its record.
+
+        Its third number is the time, the last one that of the record. A record counts as one of the present
+        if it has no timestamp, or one in the future.
+        """
+        import numpy
+        import pyarrow.compute as pc
+
+        now = int(time.time() * 1000)
+        micros = pc.fill_null(records.view("int64"), -1)
+        newest, at = pc.max(times).as_py(), pc.min_max(micros).as_py()
+        if newest is None or (at["min"] >= 0 and newest <= min(at["min"] // 1000, now) + self._ahead_ms):
+            return errors  # as nearly always: no time is ahead of the oldest record
+        record = micros.to_numpy(zero_copy_only=False) // 1000
+        record = numpy.where(record < 0, now, numpy.minimum(record, now))
+        found = pc.fill_null(times, 0).to_numpy(zero_copy_only=False)
+        ahead = found > record + self._ahead_ms
+        ahead[[error[0] for error in errors]] = False  # a value has one error
+        if not ahead.any():
+            return errors
+        rows = ahead.nonzero()[0].tolist()
+        return sorted([*errors, *((row, AHEAD, int(found[row]), int(record[row])) for row in rows)])
+
     def _reason(self, error: RowError, value: bytes | None) -> str:
         if error[1] == UNFIT:
             return f"the value does not satisfy {self._check_text}"
+        if error[1] == AHEAD:
+            minutes, rest = divmod(self._ahead_ms, MINUTE_MS)
+            ahead = f"{self._ahead_ms} ms" if rest else f"{minutes} minutes"
+            return f"field {self._time}: {error[2]} is more than {ahead} ahead of its record ({error[3]})"
         return self._json.reason(error, value)
 
     def _failure(self, error: RowError, columns: Mapping[str, pa.Array]) -> BadValue:
@@ -241,6 +293,7 @@ def parse(options: Mapping[str, str]) -> Format:
     check = given.get("valuecheck", "").strip()
     if check:
         found = replace(found, value_check=_value_check(check, found), value_check_text=check)
+    found = _with_time(given, found)
     text = given.get("filter", "").strip()
     return replace(found, condition=_condition(text, found)) if text else found
 
@@ -264,7 +317,7 @@ def _value_schema(given: Mapping[str, str]) -> StructType | None:
     kind = given.get("valueformat", "").strip().lower()
     text = given.get("valueschema", "").strip()
     if kind in ("", "binary"):
-        for option in ("valueSchema", "valueMode", "valueCheck"):
+        for option in OF_VALUES:
             if given.get(option.lower()):
                 raise FormatError(option, given[option.lower()], "needs valueFormat=json beside it")
         return None
@@ -301,6 +354,21 @@ def _value_check(text: str, found: Format) -> Condition:
         return parse_filter(text, {name: every.field(name).type for name in found.value_schema.names})
     except FilterError as error:
         raise FormatError("valueCheck", text, str(error)) from None
+
+
+def _with_time(given: Mapping[str, str], found: Format) -> Format:
+    name, ahead = given.get("valuetime", "").strip(), given.get("valuetimeaheadms", "").strip()
+    if ahead and not name:
+        raise FormatError("valueTimeAheadMs", ahead, "needs valueTime beside it")
+    if not name:
+        return found
+    assert found.value_schema is not None  # `_value_schema` has checked it
+    fields = {field.name: field.dataType.simpleString() for field in found.value_schema.fields}
+    if fields.get(name) != "bigint":
+        raise FormatError("valueTime", name, "expected a BIGINT of valueSchema, in milliseconds since 1970")
+    if ahead and not (ahead.isdecimal() and int(ahead) < 1 << 62):
+        raise FormatError("valueTimeAheadMs", ahead, "expected a number of milliseconds, 0 or more")
+    return replace(found, value_time=name, value_time_ahead_ms=int(ahead or AHEAD_MS))
 
 
 def _condition(text: str, found: Format) -> Condition:

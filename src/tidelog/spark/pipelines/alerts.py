@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS, day_of
-from tidelog.spark.pipelines.declare import Setting, SettingValue
+from tidelog.spark.pipelines.declare import Context, Setting, SettingValue
+from tidelog.spark.pipelines.event_times import in_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -35,9 +36,6 @@ IDLE_INVITEES = "idle-invitees"
 RULES = (SWITCHING, MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING, IDLE_INVITEES)
 
 DAY_MINUTES = 1_440
-AHEAD_MS = 3_600_000
-"""An event further in the future than this, by the time of its record, is ignored: one clock that is wrong by
-a year would move the watermark past the events of all others."""
 MOST_DAYS = 30
 """The longest window: the state has an event once for every day that a window reaches."""
 MOST = 1_000_000_000
@@ -169,12 +167,9 @@ def ring_name(members: Sequence[str]) -> str:
 # On Spark
 
 
-def sound(rows: DataFrame, schema: EventSchema) -> DataFrame:
+def sound(rows: DataFrame, schema: EventSchema, context: Context) -> DataFrame:
     """Events of a known version with a plausible time."""
-    from pyspark.sql import functions as f
-
-    ahead = f.col("ts") - f.unix_millis("timestamp")
-    return rows.where(schema.spark_error().isNull() & (ahead <= AHEAD_MS))
+    return rows.where(schema.spark_error().isNull() & in_time(context))
 
 
 def batch_time() -> Column:

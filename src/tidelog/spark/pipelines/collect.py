@@ -22,6 +22,7 @@ from tidelog.spark.pipelines.declare import (
     Sink,
     Source,
 )
+from tidelog.spark.pipelines.event_times import AHEAD, ahead_ms
 from tidelog.spark.pipelines.events import LOGS, EventSchema
 
 if TYPE_CHECKING:
@@ -115,16 +116,21 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     cassandra.check_target(settings)
     target = cassandra.Target.of(settings)
     keyspace = cassandra.Keyspace(target, LOGS) if target.contact_points else None
-    return tuple(_flow(schema, keyspace) for schema in LOGS)
+    return tuple(_flow(schema, keyspace, ahead_ms(settings)) for schema in LOGS)
 
 
-def _flow(schema: EventSchema, keyspace: cassandra.Keyspace | None) -> Flow:
+def source_checks(schema: EventSchema, ahead: int) -> dict[str, str]:
+    """The options of the data source for the rules of events beyond types and fields."""
+    return {"valueCheck": schema.condition(), "valueTime": "ts", "valueTimeAheadMs": str(ahead)}
+
+
+def _flow(schema: EventSchema, keyspace: cassandra.Keyspace | None, ahead: int) -> Flow:
     source = Source(
         (schema.topic,),
         schema.spark_schema(),
         keep_bad=True,
         metadata=METADATA,
-        options={"valueCheck": schema.condition()},
+        options=source_checks(schema, ahead),
     )
     sinks: tuple[Sink, ...] = (Collected(schema),)
     if keyspace is not None:
@@ -137,5 +143,5 @@ PIPELINE = Pipeline(
     "Seven logs of the app into tables by day, bad events into a quarantine.",
     __doc__,
     flows,
-    cassandra.SETTINGS,
+    (*cassandra.SETTINGS, AHEAD),
 )

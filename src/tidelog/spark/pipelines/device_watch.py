@@ -29,6 +29,7 @@ from tidelog.spark.pipelines.declare import (
     Table,
     Topic,
 )
+from tidelog.spark.pipelines.event_times import AHEAD
 from tidelog.spark.pipelines.events import LOGINS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def logins(rows: DataFrame, context: Context) -> DataFrame:
     """The logins of each device around each day, as they grow."""
     from pyspark.sql import functions as f
 
-    seen = sound(rows, LOGINS).select(
+    seen = sound(rows, LOGINS, context).select(
         f.lit(SWITCHING).alias("rule"),
         f.col("device_id").alias("subject"),
         "ts",
@@ -104,5 +105,6 @@ after the newest may be ignored once its day is closed.""",
         counted("switches", 6, "The least number of account switches within the window."),
         counted("accounts", 4, "The least number of different accounts among them."),
         minutes("lateness_minutes", 60, "How late a login may come and still count."),
+        AHEAD,
     ),
 )

@@ -24,6 +24,7 @@ from tidelog.spark.pipelines.declare import (
     Table,
     Topic,
 )
+from tidelog.spark.pipelines.event_times import AHEAD, in_time, record_time
 from tidelog.spark.pipelines.events import CREDITS, TASKS, EventSchema
 
 if TYPE_CHECKING:
@@ -38,16 +39,20 @@ def sound(schema: EventSchema) -> Step:
     """Drops events that are not valid. `collect` keeps them in its quarantine."""
 
     def step(rows: DataFrame, context: Context) -> DataFrame:
-        return rows.where(schema.spark_error().isNull())
+        return rows.where(schema.spark_error().isNull() & in_time(context))
 
     return step
 
 
 def once(rows: DataFrame, context: Context) -> DataFrame:
     """Each event id once, for ever or within a number of days of the log's time."""
+    from pyspark.sql import functions as f
+
     days = context.number("forget_ids_after_days")
     if days == 0:
         return rows.dropDuplicates(["event_id"])
+    # A record from the future would make all others late.
+    rows = rows.withColumn("timestamp", f.timestamp_millis(record_time()))
     return rows.withWatermark("timestamp", f"{days} days").dropDuplicatesWithinWatermark(["event_id"])
 
 
@@ -134,7 +139,7 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
         ),
         Flow(
             "tasks",
-            Source((TASKS.topic,), TASKS.spark_schema()),
+            Source((TASKS.topic,), TASKS.spark_schema(), metadata=("timestamp",)),
             steps=(sound(TASKS), progressed, counted),
             sinks=(
                 Table("task_progress", keys=("user_id", "task_id")),
@@ -155,8 +160,9 @@ the whole log. The tables balances (by user), daily_earnings (by user and day) a
 task) have the newest state. The compacted topics ml_balances and ml_task_progress get every change, in
 transactions.
 
-Events that are not JSON, lack a field or have an unknown version are not counted. Tasks have at most
-{MOST_STEPS} steps. The ids of all events are remembered on the state store's disk, about 100 bytes each.""",
+Events that are not JSON, lack a field, have an unknown version or are from the future are not counted. Tasks
+have at most {MOST_STEPS} steps. The ids of all events are remembered on the state store's disk, about 100
+bytes each.""",
     flows=flows,
     settings=(
         Setting(
@@ -174,5 +180,6 @@ Events that are not JSON, lack a field or have an unknown version are not counte
             lambda value: 0 < int(value) <= 1_000_000_000_000,
             "a whole number of units, 1 to 1000000000000",
         ),
+        AHEAD,
     ),
 )

@@ -34,6 +34,7 @@ from tidelog.spark.pipelines.declare import (
     Table,
     Topic,
 )
+from tidelog.spark.pipelines.event_times import AHEAD
 from tidelog.spark.pipelines.events import (
     INSTALLS,
     INVITES,
@@ -73,7 +74,7 @@ def invitations(rows: DataFrame, context: Context) -> DataFrame:
         MANY_IN_A_MINUTE: f.col("user_id"),
     }
     cases = [f.struct(f.lit(rule).alias("rule"), who.alias("subject")) for rule, who in subjects.items()]
-    seen = sound(rows, INVITES).select(
+    seen = sound(rows, INVITES, context).select(
         f.explode(f.array(*cases)).alias("case"),
         "ts",
         "event_id",
@@ -186,5 +187,6 @@ memory of the last two rules.""",
             60,
             "How long a partition without new records delays the decision on idle invitees.",
         ),
+        AHEAD,
     ),
 )

@@ -15,7 +15,6 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.alerts import (
-    AHEAD_MS,
     IDLE_INVITEES,
     LISTED,
     RING,
@@ -26,6 +25,7 @@ from tidelog.spark.pipelines.alerts import (
 from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS
 from tidelog.spark.pipelines.declare import Context
 from tidelog.spark.pipelines.event_clock import EventClock, Newest
+from tidelog.spark.pipelines.event_times import in_time, record_time
 from tidelog.spark.pipelines.events import INVITES
 
 if TYPE_CHECKING:
@@ -181,9 +181,9 @@ def gathered(rows: DataFrame, context: Context, watermark: int, batch: int) -> D
 
     length = context.number("idle_hours") * HOUR_MS
     ts, user, invitee = f.col("ts"), f.col("user_id"), f.col("invitee_id")
-    record = f.unix_millis("timestamp")
+    record = record_time()
     # A bad event counts for the clock alone: its partition has been read up to the time of its record.
-    good = f.col("_error").isNull() & INVITES.spark_error().isNull() & (ts - record <= AHEAD_MS)
+    good = f.col("_error").isNull() & INVITES.spark_error().isNull() & in_time(context)
     invited = good & (f.col("topic") == INVITES.topic) & invitee.isNotNull()
     acted = good & (f.col("topic") != INVITES.topic)
     span, today = _floor(ts, length), _floor(f.floor(f.col("now") / 1_000), DAY_MS)

@@ -2,7 +2,7 @@
 
 Numbers are parsed with the data of the package `phonenumbers`. An invalid number has a null country and a
 reason. The state has one row for each user, the newest verification by event time, so a late event that is
-older changes nothing.
+older changes nothing. An event from the future would stay the newest one: it is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tidelog.spark.pipelines.declare import (
     Table,
     Topic,
 )
+from tidelog.spark.pipelines.event_times import AHEAD, in_time
 from tidelog.spark.pipelines.events import VERIFICATIONS
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def lookup(language: str) -> Callable[[Column, Column], Column]:
 def sound(rows: DataFrame, context: Context) -> DataFrame:
     from pyspark.sql import functions as f
 
-    rows = rows.where(VERIFICATIONS.spark_error().isNull())
+    rows = rows.where(VERIFICATIONS.spark_error().isNull() & in_time(context))
     return rows.where(f.col("ok")) if context.switch("verified_only") else rows
 
 
@@ -203,7 +204,7 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     return (
         Flow(
             "verifications",
-            Source((VERIFICATIONS.topic,), VERIFICATIONS.spark_schema()),
+            Source((VERIFICATIONS.topic,), VERIFICATIONS.spark_schema(), metadata=("timestamp",)),
             steps=STEPS,
             sinks=(
                 Table("user_regions", keys=("user_id",)),
@@ -244,5 +245,6 @@ user_regions and the compacted topic ml_user_regions have one row per user, with
             lambda value: value in LANGUAGES,
             f"one of {', '.join(LANGUAGES)}",
         ),
+        AHEAD,
     ),
 )

@@ -22,7 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.spark.pipelines import quarantine
+from tidelog.spark.pipelines.collect import source_checks
 from tidelog.spark.pipelines.days import DAY_MS
+from tidelog.spark.pipelines.event_times import AHEAD, ahead_ms
 from tidelog.spark.pipelines.events import LOGS, EventSchema
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot, check_types
 from tidelog.spark.tables.errors import TableError
@@ -39,6 +41,7 @@ PLAN = "plan.json"
 POSITION = ("topic", "partition", "offset", "day")
 FLOW_OF_COLLECT = "collect/"
 FLOWS = tuple(f"{FLOW_OF_COLLECT}{schema.table}" for schema in LOGS)
+AHEAD_MS = ahead_ms({AHEAD.name: AHEAD.default})
 SWEEP_SECONDS = 86_400
 """The age at which a folder without a plan is not one of a replay that is about to record it."""
 
@@ -86,11 +89,15 @@ class Plan:
 class Replays:
     """The replays on one data folder."""
 
-    def __init__(self, data: str, store: Store | None = None) -> None:
-        """`store` is that of the data; by default the environment has its credentials."""
+    def __init__(self, data: str, store: Store | None = None, ahead: int = AHEAD_MS) -> None:
+        """`store` is that of the data; by default the environment has its credentials.
+
+        An event may be `ahead` milliseconds ahead of its record.
+        """
         self._data = store or Store.of(None, data)
         self._tables = self._data.below("tables")
         self._folder = self._data.below(FOLDER)
+        self._ahead = ahead
 
     def unfinished(self) -> list[Plan]:
         """Recorded plans that have not ended, the oldest first."""
@@ -149,7 +156,7 @@ class Replays:
             for schema in LOGS:
                 if selection.topic not in (None, schema.topic):
                     continue
-                parser = _Parser(schema)
+                parser = _Parser(schema, self._ahead)
                 log = self._log(schema.table)
                 there = log.snapshot() if log.exists() else None
                 for rows in self._quarantined(schema, selection):
@@ -189,7 +196,7 @@ class Replays:
         if "flow" in dataset.schema.names:  # rows of other flows are not the bytes of events
             own = ds.field("flow").is_null() | (ds.field("flow") == f"{FLOW_OF_COLLECT}{schema.table}")
             wanted = wanted & own
-        columns = [*POSITION, "error", "raw"]
+        columns = [*POSITION, "timestamp", "error", "raw"]
         for batch in dataset.to_batches(columns=columns, filter=wanted):
             rows = pa.Table.from_batches([batch])
             if selection.reason is not None:
@@ -295,20 +302,24 @@ class Replays:
 class _Parser:
     """Parses the bytes of one topic as the source does, by the present schema."""
 
-    def __init__(self, schema: EventSchema) -> None:
+    def __init__(self, schema: EventSchema, ahead: int) -> None:
         self._schema = schema
         options = {
             "valueFormat": "json",
             "valueSchema": schema.spark_schema().json(),
-            "valueCheck": schema.condition(),
             "columns": "partition",
+            **source_checks(schema, ahead),
         }
         self._rows: Rows = parse(options).prepared()
 
     def sort_out(self, rows: pa.Table) -> tuple[pa.Table, list[str]]:
         """The good events with their day and position, and the errors of the others."""
         rows = rows.combine_chunks()
-        columns = {"value": _whole(rows["raw"]), "partition": _whole(rows["partition"])}
+        columns = {
+            "value": _whole(rows["raw"]),
+            "partition": _whole(rows["partition"]),
+            "timestamp": _whole(rows["timestamp"].cast(pa.timestamp("us", "UTC"))),
+        }
         parsed = self._rows.batch(columns, rows.num_rows)
         assert parsed is not None, "without a filter every row is kept"
         fine = pc.is_null(parsed.column(ERROR))
