@@ -57,6 +57,13 @@ if TYPE_CHECKING:
 @click.option(
     "--pipelines", multiple=True, metavar="DIR", help="A data folder of pipelines to show; may be repeated."
 )
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name under which the console answers (*.example.com: those below one); may be repeated.",
+)
 @click.pass_context
 def console(
     ctx: click.Context,
@@ -68,6 +75,7 @@ def console(
     read_only: bool,
     access_config: str,
     pipelines: tuple[str, ...],
+    allowed_hosts: tuple[str, ...],
 ) -> None:
     """Serve web pages and a JSON API for Kafka clusters; Ctrl-C stops it."""
     from tidelog.console.extra import missing_packages
@@ -89,16 +97,17 @@ def console(
         from tidelog.console.access_file import read_settings
 
         access = Access(read_only=read_only, settings=read_settings(access_config))
-        _serve(host.strip("[]") or "127.0.0.1", int(port), settings, access, pipelines, rules_file)
+        address = host.strip("[]") or "127.0.0.1", int(port)
+        _serve(address, settings, access, pipelines, rules_file, allowed_hosts)
 
 
 def _serve(
-    host: str,
-    port: int,
+    address: tuple[str, int],
     settings: Mapping[str, Mapping[str, object]],
     access: Access,
     pipelines: tuple[str, ...],
     rules_file: str | None,
+    allowed_hosts: tuple[str, ...],
 ) -> None:
     from tidelog.console.clusters import COLOURS, Cluster, Clusters
     from tidelog.console.records.rules import RecordRules
@@ -113,7 +122,7 @@ def _serve(
         )
 
     rules = None if rules_file is None else RecordRules.load(rules_file)
-    server = ConsoleServer(host, port, make_clusters, access, rules=rules)
+    server = ConsoleServer(*address, make_clusters, access, rules=rules, allowed_hosts=allowed_hosts)
     try:
         with stop_signals():
             server.start()

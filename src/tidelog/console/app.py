@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.console import areas
 from tidelog.console.access import Access
+from tidelog.console.allowed_hosts import AllowedHosts, host_name
 from tidelog.console.api import JSON, Api, Endpoint, error_response, json_response, segment
 from tidelog.console.api_credentials import HEADER
 from tidelog.console.clusters import Cluster, Clusters
@@ -33,7 +33,8 @@ from tidelog.console.records.rules import RecordRules
 from tidelog.errors import KafkaError
 
 STATIC: Final = Path(__file__).parent / "static"
-LOCAL_NAMES: Final = ("localhost",)
+MOST_SHOWN: Final = 100
+"""Characters of a refused host name that the answer repeats."""
 
 
 class ClusterItem(Struct):
@@ -52,13 +53,9 @@ def make_app(
     access: Access | None = None,
     *,
     rules: RecordRules | None = None,
-    only_local_names: bool = False,
+    allowed_hosts: AllowedHosts | None = None,
 ) -> Starlette:
-    """The console as an ASGI application. `only_local_names` refuses requests for other host names.
-
-    A page of another site that has the address of this machine under its own name (DNS rebinding) gets
-    nothing from a console on a loopback address.
-    """
+    """The console as an ASGI application. It answers under the names of `allowed_hosts` alone."""
     rights = access or Access()
     site = Site(clusters, areas.nav(), areas.topic_tabs())
     api = Api(clusters, rights)
@@ -113,7 +110,7 @@ def make_app(
 
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, only_local_names=only_local_names)],
+        middleware=[Middleware(Guard, allowed_hosts=allowed_hosts or AllowedHosts())],
         exception_handlers={
             HTTPException: on_http_error,
             ApiError: on_api_error,
@@ -183,9 +180,9 @@ def _item(cluster: Cluster) -> ClusterItem:
 class Guard:
     """Adds the security headers to every answer, and refuses requests under a foreign host name."""
 
-    def __init__(self, app: ASGIApp, *, only_local_names: bool) -> None:
+    def __init__(self, app: ASGIApp, *, allowed_hosts: AllowedHosts) -> None:
         self._app = app
-        self._only_local_names = only_local_names
+        self._allowed_hosts = allowed_hosts
         self._headers = [(name.lower().encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -205,22 +202,18 @@ class Guard:
                     headers.append((b"cache-control", b"no-store"))
             await send(message)
 
-        if self._only_local_names and not _is_local(Request(scope).headers.get("host", "")):
-            refused = ApiError(
-                421, "WRONG_HOST", "This console answers under the names of this machine only."
-            )
-            await error_response(refused)(scope, receive, guarded)
+        host = Request(scope).headers.get("host", "")
+        if not self._allowed_hosts.allows(host, str((scope.get("server") or ("",))[0])):
+            await error_response(_wrong_host(host))(scope, receive, guarded)
             return
         await self._app(scope, receive, guarded)
 
 
-def _is_local(host: str) -> bool:
-    """Whether a Host header names this machine: localhost or an address, and any port."""
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if name.lower() in LOCAL_NAMES:
-        return True
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
+def _wrong_host(host: str) -> ApiError:
+    name = "".join(char for char in host_name(host)[:MOST_SHOWN] if char.isprintable())
+    return ApiError(
+        421,
+        "WRONG_HOST",
+        f"This console does not answer under the name {name!r}. If it is a name of the console, add it"
+        " to console.allowed.hosts of the broker, or give --allowed-host to tidelog console.",
+    )

@@ -151,6 +151,7 @@ class ConsoleSettings(Message):
     topic."""
 
     scheduling_policy: str = "auto"
+    allowed_hosts: list[str] = []
 
     def __repr__(self) -> str:
         return f"ConsoleSettings({self.cluster_name!r})"  # the client's settings have passwords

@@ -21,8 +21,3 @@ def url_of(listener: socket.socket) -> str:
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def is_loopback(listener: socket.socket) -> bool:
-    host = str(listener.getsockname()[0])
-    return host.startswith("127.") or host == "::1"

@@ -155,7 +155,8 @@ def _console(
         rules = RecordRules.load(settings.rules_file) if settings.rules_file else None
     except RulesError as error:
         raise RulesError(f"console.rules.file={settings.rules_file}: {error}") from None
-    return Console(listener, Clusters([cluster]), access, rules=rules), broker
+    hosts = settings.allowed_hosts
+    return Console(listener, Clusters([cluster]), access, rules=rules, allowed_hosts=hosts), broker
 
 
 async def _listen(reader: asyncio.StreamReader, broker: RemoteBroker, stop: asyncio.Event) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from socket import socket
 from typing import Final
+from urllib.parse import urlsplit
 
 import uvicorn
 
 from tidelog.console.access import Access
+from tidelog.console.allowed_hosts import AllowedHosts
 from tidelog.console.app import make_app
 from tidelog.console.clusters import Clusters
-from tidelog.console.listener import bind, is_loopback, url_of
+from tidelog.console.listener import bind, url_of
 from tidelog.console.records.rules import RecordRules
 
 log = logging.getLogger("tidelog.console")
@@ -42,10 +44,12 @@ class Console:
         access: Access | None = None,
         *,
         rules: RecordRules | None = None,
+        allowed_hosts: Iterable[str] = (),
     ) -> None:
         self._listener = listener
         self._clusters = clusters
-        self._app = make_app(clusters, access, rules=rules, only_local_names=is_loopback(listener))
+        hosts = _allowed_hosts(access or Access(), allowed_hosts)
+        self._app = make_app(clusters, access, rules=rules, allowed_hosts=hosts)
 
     async def serve(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         """Answer requests until `stop` is set; calls `ready` when it answers. Closes clients and socket."""
@@ -86,6 +90,12 @@ class Console:
             await self._clusters.close()
 
 
+def _allowed_hosts(access: Access, names: Iterable[str]) -> AllowedHosts:
+    """The names that were given, and the one of `public_url`. With a login all addresses count, too."""
+    public = urlsplit(access.settings.public_url).hostname or ""
+    return AllowedHosts([*names, public], any_address=access.needs_login)
+
+
 class ConsoleServer:
     """Binds at once, so that a port in use is reported; `start` begins to answer, `close` ends the thread."""
 
@@ -97,11 +107,13 @@ class ConsoleServer:
         access: Access | None = None,
         *,
         rules: RecordRules | None = None,
+        allowed_hosts: Iterable[str] = (),
     ) -> None:
         """`make_clusters` is called on the console's loop. Raises OSError if the address cannot be bound."""
         self._make_clusters = make_clusters
         self._access = access
         self._rules = rules
+        self._allowed_hosts = (host, *allowed_hosts)
         self._listener = bind(host, port)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -150,5 +162,11 @@ class ConsoleServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        console = Console(self._listener, self._make_clusters(), self._access, rules=self._rules)
+        console = Console(
+            self._listener,
+            self._make_clusters(),
+            self._access,
+            rules=self._rules,
+            allowed_hosts=self._allowed_hosts,
+        )
         await console.serve(self._stop, self._ready.set)

@@ -62,7 +62,15 @@ def console_settings(config: BrokerConfig, services: Services, address: str) -> 
         {},
         reads_files=services.authorizer is None,
         scheduling_policy=config.console_scheduling_policy,
+        allowed_hosts=_allowed_hosts(config),
     )
+
+
+def _allowed_hosts(config: BrokerConfig) -> list[str]:
+    """The names that the broker has for its clients, the one of the console's listener, and those set."""
+    advertised = [endpoint.host for endpoint in config.advertised_endpoints]
+    own = (config.console_listener or "").rpartition(":")[0]
+    return [*config.console_allowed_hosts, *advertised, own]
 
 
 def _check_files(config: BrokerConfig) -> None:

@@ -60,6 +60,7 @@ class BrokerConfig:
     compression_zstd_level: int
     connections_max_idle_ms: int
     console_access_config: str
+    console_allowed_hosts: tuple[str, ...]
     console_cluster_name: str
     console_command_config: str
     console_listener: str | None

@@ -48,6 +48,10 @@ controlled.shutdown.max.retries: How often a broker retries to give up its leade
 controlled.shutdown.retry.backoff.ms: How long a broker waits before it retries to give up its leaderships.
 console.access.config: A TOML file with the logins, sessions and roles of the console. Without it nobody logs
   in, and everybody who reaches the console may do everything.
+console.allowed.hosts: More host names and addresses under which the console answers, *.example.com for the
+  names below one, * for all. It always answers under localhost, loopback addresses, the address at which the
+  connection arrives, the hosts of console.listener and advertised.listeners, and the host of public_url; with
+  a login under every address. It refuses other names, which may be those of a site that wants its data.
 console.cluster.name: The name of the cluster on the pages of console.listener and in their addresses.
 console.command.config: A file with client settings (security.protocol, sasl.jaas.config and so on) with which
   the console connects to its broker. It needs them if the first listener asks who connects.

@@ -150,6 +150,7 @@ transactional.id.expiration.ms int 604800000 high >=1
 
 OURS = """\
 console.access.config string "" low ours
+console.allowed.hosts list "" low ours
 console.cluster.name string local low nonempty ours
 console.command.config string "" low ours
 console.listener string null low address ours
