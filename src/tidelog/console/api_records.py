@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 from base64 import b64decode
 from collections import Counter
@@ -378,7 +379,9 @@ async def import_records(call: Call[None, ImportBody]) -> ImportAnswer:
         data = body.data.encode()
         if format is ExportFormat.PARQUET:
             data = b64decode(data, validate=True)
-        records = parse_file(format, data, keep_partitions=body.keep_partitions, keep_times=body.keep_times)
+        records = await asyncio.to_thread(
+            parse_file, format, data, keep_partitions=body.keep_partitions, keep_times=body.keep_times
+        )
     except binascii.Error:
         raise bad(ValueError("the Parquet file is not base64")) from None
     except (ImportFailed, UnicodeEncodeError) as error:

@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -133,3 +134,14 @@ def test_a_record_is_produced_again_byte_by_byte(
     (record,) = broker.records("copies")
     assert (record.key, record.value, record.timestamp) == (RECORDS[0].key, RECORDS[0].value, 1000)
     assert tuple(record.headers) == RECORDS[0].headers
+
+
+@pytest.mark.parametrize("is_dictionary", [True, False])
+def test_a_small_file_of_many_bytes_is_refused(is_dictionary: bool) -> None:
+    """A dictionary or compression makes some hundred bytes of what would fill the memory."""
+    file = io.BytesIO()
+    values = pa.array(["x" * 1_000_000] * 100)
+    pq.write_table(pa.table({"value": values}), file, compression="zstd", use_dictionary=is_dictionary)
+    assert file.tell() < 100_000
+    with pytest.raises(ImportFailed, match="more than 64 MB"):
+        parse_file(ExportFormat.PARQUET, file.getvalue())

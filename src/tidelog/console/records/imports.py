@@ -16,6 +16,14 @@ from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.console.records.exports import BASE64, MASKED, NULL, TEXT, ExportFormat
 
 MAX_RECORDS = 100_000
+MAX_BYTES = 64 << 20
+"""The bytes of all columns of a Parquet file. Compression and dictionaries make a small file of many."""
+
+BATCH_BYTES = 256 << 20
+"""The most that the rows may take that are decoded at a time, if each has the largest value of the file."""
+
+MAX_BATCH = 1000
+TOO_LARGE = f"the file has more than {MAX_BYTES >> 20} MB of data; import it in parts"
 KNOWN = {
     "partition", "offset", "timestampMs", "key", "keyEncoding", "value", "valueEncoding", "headers",
     "transaction", "producerId",
@@ -109,10 +117,25 @@ def _parquet(data: bytes) -> Iterator[Mapping[str, object]]:
         file = pq.ParquetFile(pa.BufferReader(data))
         if file.metadata.num_rows > MAX_RECORDS:
             raise ImportFailed(f"the file has {file.metadata.num_rows} records; {MAX_RECORDS} are allowed")
-        for batch in file.iter_batches(1000):
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        columns = [
+            group.column(at).total_uncompressed_size for group in groups for at in range(group.num_columns)
+        ]
+        left = MAX_BYTES
+        if sum(columns) > left:
+            raise ImportFailed(TOO_LARGE)
+        for batch in file.iter_batches(_batch_rows(columns)):
+            left -= batch.nbytes
+            if left < 0:
+                raise ImportFailed(TOO_LARGE)
             yield from batch.to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise ImportFailed(f"the file is not Parquet: {error}") from None
+
+
+def _batch_rows(columns: Iterable[int]) -> int:
+    """How many rows may be decoded at a time: no value is larger than the pages of its column."""
+    return max(1, min(MAX_BATCH, BATCH_BYTES // max(columns, default=1)))
 
 
 def _record(row: Mapping[str, object], keep_partitions: bool, keep_times: bool) -> NewRecord:
