@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,6 +46,13 @@ class Site:
         answer = self.http.get(f"/clusters/local{path}", params=query)
         assert answer.status_code == 200, answer.text
         return answer.text
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def console_url(broker: Broker) -> str:

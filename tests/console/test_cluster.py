@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 
 from tests.console.site import Site
 from tests.support.scale import scale
+from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.admin.cluster import PartitionReassignment
-from tidelog.console.api_reassignments import PlanBody, parse_wish, reassignment_item
+from tidelog.console.api_reassignments import PlanBody, parse_wish, reassignment_item, running
+from tidelog.console.clusters import Cluster
 from tidelog.console.configs import ConfigItem, compare
 from tidelog.console.health import health_of
 from tidelog.console.local_broker import BrokerFigures, LatencyFigures, LogDirFigures
@@ -46,6 +50,28 @@ def test_the_progress_of_a_move_counts_the_bytes_of_added_replicas() -> None:
     assert reassignment_item(snapshot, key, moving, {}).copied == 0.5
     assert reassignment_item(snapshot, key, moving, {(3, key): 500}).copied == 0.75
     assert reassignment_item(snapshot, key, moving, {(3, key): 1000}).copied == 0.995, "not in sync yet"
+
+
+class MovingCluster(Cluster):
+    """Two topics move; the principal sees the topic t."""
+
+    def __init__(self) -> None:
+        super().__init__("moving", {"bootstrap.servers": "127.0.0.1:1"})
+        moving = PartitionReassignment([1, 2], [2], [])
+        self.asked = AsyncMock(spec=AsyncAdmin)
+        self.asked.list_partition_reassignments.return_value = {("t", 0): moving, ("other", 0): moving}
+        self.asked.describe_log_dirs.return_value = {}
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        return self.asked
+
+    async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
+        return snapshot_of(PartitionSnapshot(0, 1, (1, 2), (1,), size=1000))
+
+
+def test_moves_of_topics_that_the_principal_does_not_see_are_left_out() -> None:
+    assert [moving.topic for moving in asyncio.run(running(MovingCluster()))] == ["t"]
 
 
 def test_topics_and_brokers_of_a_plan_have_commas_or_spaces_between_them() -> None:

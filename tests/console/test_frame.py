@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 from pathlib import Path
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
-from tests.console.site import Site
+from tests.console.site import Site, is_running
 from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.console import areas
@@ -109,13 +108,12 @@ def test_the_description_names_every_endpoint(client: httpx.Client) -> None:
 
 
 def test_a_console_ends_with_its_broker() -> None:
-    before = threading.active_count()
     with Broker({"console.listener": "127.0.0.1:0"}) as broker, Site(broker) as site:
-        url = site.url
+        url, pid = site.url, site.pid
         assert httpx.get(f"{url}/api/clusters", timeout=30).status_code == 200
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/api/clusters", timeout=30)
-    assert threading.active_count() <= before
+    assert not is_running(pid)
 
 
 def test_a_port_in_use_ends_the_start_with_the_setting_in_one_line() -> None:

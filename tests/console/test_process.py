@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.console.site import Site
+from tests.console.site import Site, is_running
 from tests.support.wait import eventually, patience
 from tidelog import Admin
 from tidelog.console.process import NICENESS
@@ -56,13 +56,6 @@ later.join()
 def pids(broker: Broker) -> list[int]:
     """The processes of the console so far, in order."""
     return [int(found[2]) for line in broker.log_lines() if (found := ANSWERS.search(line))]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def steady(found: Any) -> Any:

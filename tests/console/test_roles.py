@@ -73,7 +73,14 @@ def test_a_file_of_grants() -> None:
     # A viewer of some topics may open the list of topics, and nothing else without a name.
     assert roles.may("User:alice", (), "topic.view", "prod-1", "")
     assert not roles.may("User:alice", (), "topic.create", "prod-1", "")
-    for action in ("acl.view", "pipeline.view", "quota.view", "transaction.view", "user.view"):
+    for action in (
+        "acl.view",
+        "connection.view",
+        "pipeline.view",
+        "quota.view",
+        "transaction.view",
+        "user.view",
+    ):
         assert not roles.may("User:alice", (), action, "prod-1", "")
         assert roles.may("User:dave", (), action, "test", "")
     assert not roles.sees_all("User:alice", (), "prod-1")

@@ -28,7 +28,7 @@ from tidelog.console.roles import needed_role
 from tidelog.console.sessions import Identity, Session, Sessions, without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tidelog.console.api import Call
     from tidelog.console.clusters import Cluster
@@ -145,6 +145,10 @@ class Access:
         named = resource if not resource or ":" in resource else f"{_kind(action)}:{resource}"
         roles = self.settings.roles
         return roles.may(principal.name, principal.groups, action, cluster, named)
+
+    def visible(self, principal: Principal, clusters: Iterable[Cluster]) -> list[Cluster]:
+        """The clusters of which a principal may see something."""
+        return [cluster for cluster in clusters if self.may(principal, "view", "", cluster.name)]
 
     def check(self, call: Call[Any, Any], action: str, *, changes: bool) -> None:
         """Raise ApiError 403 if the principal may not do this. A refused change is audited."""

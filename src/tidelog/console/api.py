@@ -11,7 +11,7 @@ import html
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, quote
 
@@ -78,8 +78,8 @@ class Endpoint:
     query: type[Struct] | None = None
     body: type[Struct] | None = None
     answer: type[Struct] = Done
-    action: str = "view"
     changes: bool = False
+    action: str = field(kw_only=True)
 
     @property
     def full_path(self) -> str:
@@ -120,10 +120,10 @@ class Api:
         self, endpoint: Endpoint, request: Request, form: dict[str, str] | None, token: str | None
     ) -> Struct:
         path = {name: str(value) for name, value in request.path_params.items()}
+        principal = await self.access.authenticate(request)
         cluster = self.clusters.get(path["cluster"])
         if cluster is None:
             raise not_found(f"The cluster {path['cluster']}")
-        principal = await self.access.authenticate(request)
         cluster = await self.access.cluster_for(principal, cluster)
         call = Call[Any, Any](request, cluster, principal, self.access, path, None, None)
         if endpoint.changes:

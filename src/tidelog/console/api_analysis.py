@@ -144,6 +144,13 @@ async def cancel_analysis(call: Call[None, None]) -> Done:
 RUN = "analysis.run"
 ENDPOINTS = (
     Endpoint("GET", "/topics/{topic}/analysis", get_analysis, answer=AnalysisAnswer, action="analysis.view"),
-    Endpoint("POST", "/topics/{topic}/analysis", start_analysis, None, None, AnalysisAnswer, RUN, True),
-    Endpoint("DELETE", "/topics/{topic}/analysis", cancel_analysis, None, None, Done, RUN, True),
+    Endpoint(
+        "POST",
+        "/topics/{topic}/analysis",
+        start_analysis,
+        answer=AnalysisAnswer,
+        action=RUN,
+        changes=True,
+    ),
+    Endpoint("DELETE", "/topics/{topic}/analysis", cancel_analysis, action=RUN, changes=True),
 )

@@ -232,9 +232,9 @@ async def elect_leaders(call: Call[None, ElectionBody]) -> Done:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/brokers", list_brokers, answer=BrokerList),
-    Endpoint("GET", "/log-dirs", list_log_dirs, answer=LogDirList),
-    Endpoint("GET", "/broker-configs", list_broker_configs, answer=BrokerConfigList),
-    Endpoint("GET", "/connections", list_connections, answer=ConnectionList),
+    Endpoint("GET", "/brokers", list_brokers, answer=BrokerList, action="cluster.view"),
+    Endpoint("GET", "/log-dirs", list_log_dirs, answer=LogDirList, action="cluster.view"),
+    Endpoint("GET", "/broker-configs", list_broker_configs, answer=BrokerConfigList, action="cluster.view"),
+    Endpoint("GET", "/connections", list_connections, answer=ConnectionList, action="connection.view"),
     Endpoint("POST", "/elections", elect_leaders, body=ElectionBody, action="cluster.elect", changes=True),
 )

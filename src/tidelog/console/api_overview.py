@@ -120,6 +120,6 @@ async def history(call: Call[None, None]) -> HistoryAnswer:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/overview", overview, answer=Overview),
-    Endpoint("GET", "/history", history, answer=HistoryAnswer),
+    Endpoint("GET", "/overview", overview, answer=Overview, action="overview.view"),
+    Endpoint("GET", "/history", history, answer=HistoryAnswer, action="overview.view"),
 )

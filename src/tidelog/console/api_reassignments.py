@@ -165,6 +165,7 @@ async def running(cluster: Cluster) -> list[ReassignmentItem]:
     if not found:
         return []
     snapshot = await cluster.snapshot(fresh=True)
+    found = {key: moving for key, moving in found.items() if key[0] in snapshot.topics}
     adding = {broker for moving in found.values() for broker in moving.adding_replicas}
     log_dirs = await cluster.admin.describe_log_dirs(sorted(adding), partial=True)
     sizes = {
@@ -211,8 +212,15 @@ async def cancel_reassignment(call: Call[None, CancelBody]) -> Done:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/reassignment-plan", plan_reassignment, query=PlanQuery, answer=PlanAnswer),
-    Endpoint("GET", "/reassignments", list_reassignments, answer=ReassignmentList),
+    Endpoint(
+        "GET",
+        "/reassignment-plan",
+        plan_reassignment,
+        query=PlanQuery,
+        answer=PlanAnswer,
+        action="cluster.view",
+    ),
+    Endpoint("GET", "/reassignments", list_reassignments, answer=ReassignmentList, action="cluster.view"),
     Endpoint(
         "POST", "/reassignments", start_reassignment, body=PlanBody, action="cluster.reassign", changes=True
     ),

@@ -136,7 +136,7 @@ TOPIC = "/topics/{topic}"
 ENDPOINTS = (
     Endpoint("POST", "/topics", create_topic, body=NewTopicBody, action="topic.create", changes=True),
     Endpoint("POST", f"{TOPIC}/clone", clone_topic, body=CloneBody, action="topic.create", changes=True),
-    Endpoint("GET", f"{TOPIC}/configs", list_topic_configs, answer=ConfigList),
+    Endpoint("GET", f"{TOPIC}/configs", list_topic_configs, answer=ConfigList, action="topic.view"),
     Endpoint(
         "PUT",
         f"{TOPIC}/configs/{{name}}",

@@ -194,6 +194,6 @@ def _partition_item(partition: PartitionSnapshot) -> PartitionItem:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/topics", list_topics, query=TopicsQuery, answer=TopicList),
-    Endpoint("GET", "/topics/{topic}", get_topic, answer=TopicAnswer),
+    Endpoint("GET", "/topics", list_topics, query=TopicsQuery, answer=TopicList, action="topic.view"),
+    Endpoint("GET", "/topics/{topic}", get_topic, answer=TopicAnswer, action="topic.view"),
 )

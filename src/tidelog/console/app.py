@@ -32,6 +32,12 @@ from tidelog.console.pipeline_alerts import AlertDigests
 from tidelog.console.records.rules import RecordRules
 from tidelog.errors import KafkaError
 
+OPEN: Final = "open"
+"""The permission of what everybody gets: the login, the description of the API, and static files."""
+
+FILTERED: Final = "filtered"
+"""The permission of lists of clusters, which everybody who has logged in gets for the own roles."""
+
 STATIC: Final = Path(__file__).parent / "static"
 MOST_SHOWN: Final = 100
 """Characters of a refused host name that the answer repeats."""
@@ -67,30 +73,41 @@ def make_app(
         return Response(document, media_type=JSON)
 
     async def cluster_list(request: Request) -> Response:
-        await rights.authenticate(request)
-        return json_response(ClusterList([_item(cluster) for cluster in clusters]))
+        shown = rights.visible(await rights.authenticate(request), clusters)
+        return json_response(ClusterList([_item(cluster) for cluster in shown]))
 
-    async def home(_: Request) -> Response:
-        alone = f"/clusters/{segment(clusters.first.name)}"
-        return RedirectResponse("/clusters" if len(clusters) > 1 else alone)
+    async def home(request: Request) -> Response:
+        shown = rights.visible(rights.principal(request), clusters)
+        return RedirectResponse(f"/clusters/{segment(shown[0].name)}" if len(shown) == 1 else "/clusters")
 
     async def all_clusters(request: Request) -> Response:
-        principal = rights.principal(request)
-        shown = [cluster for cluster in clusters if rights.may(principal, "view", "", cluster.name)]
-        return View(request, clusters.first, principal, rights, site, {}).render("clusters.html", shown=shown)
+        view = View(request, clusters.first, rights.principal(request), rights, site, {})
+        return view.render("clusters.html", shown=view.clusters)
 
     def page_route(page: Page) -> Route:
         return Route(page.full_path, partial(_serve_page, site, rights, page), methods=list(page.methods))
 
-    routes: list[BaseRoute] = [
+    open_routes: list[Route | Mount] = [
+        Route("/api/openapi.json", openapi),
+        *login_routes(site, rights),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    filtered_routes: list[Route | Mount] = [
         Route("/", home),
         Route("/clusters", all_clusters),
-        Route("/api/openapi.json", openapi),
         Route("/api/clusters", cluster_list),
-        *login_routes(site, rights),
+    ]
+    permissions = {
+        **_permissions(open_routes, OPEN),
+        **_permissions(filtered_routes, FILTERED),
+        **{(method, page.full_path): page.action for page in areas.pages() for method in page.methods},
+        **{(endpoint.method, endpoint.full_path): endpoint.action for endpoint in endpoints},
+    }
+    routes: list[BaseRoute] = [
+        *filtered_routes,
+        *open_routes,
         *_api_routes(api, endpoints),
         *(page_route(page) for page in areas.pages()),
-        Mount("/static", StaticFiles(directory=STATIC)),
     ]
 
     async def on_http_error(request: Request, error: Exception) -> Response:
@@ -121,7 +138,18 @@ def make_app(
     app.state.rules = rules or RecordRules()
     app.state.access = rights
     app.state.alerts = AlertDigests()
+    app.state.permissions = permissions
     return app
+
+
+def _permissions(routes: Iterable[Route | Mount], permission: str) -> dict[tuple[str, str], str]:
+    """The permission of each method and path of some routes."""
+    return {(method, route.path): permission for route in routes for method in methods_of(route)}
+
+
+def methods_of(route: Route | Mount) -> set[str]:
+    """The methods of a route but HEAD, which is GET without the body."""
+    return {"GET"} if isinstance(route, Mount) else (route.methods or set()) - {"HEAD"}
 
 
 def _api_routes(api: Api, endpoints: list[Endpoint]) -> list[Route]:
@@ -143,10 +171,10 @@ def _api_routes(api: Api, endpoints: list[Endpoint]) -> list[Route]:
 async def _serve_page(site: Site, access: Access, page: Page, request: Request) -> Response:
     request.state.is_file = page.is_file
     path = {name: str(value) for name, value in request.path_params.items()}
+    principal = await access.authenticate(request) if page.is_file else access.principal(request)
     cluster = site.clusters.get(path["cluster"])
     if cluster is None:
         raise not_found(f"The cluster {path['cluster']}")
-    principal = await access.authenticate(request) if page.is_file else access.principal(request)
     access.check_role(principal, cluster.name, page.action, path)
     bound = await access.cluster_for(principal, cluster)
     return await page.handler(View(request, bound, principal, access, site, path))
@@ -156,13 +184,14 @@ def _failed(site: Site, access: Access, request: Request, error: ApiError) -> Re
     """The error as JSON for the API and for programs that ask for a file, as a page for people."""
     if request.url.path.startswith(("/api/", "/static/")) or _is_file_of_program(request):
         return error_response(error)
-    name = request.path_params.get("cluster", "")
-    cluster = site.clusters.get(str(name)) or site.clusters.first
     try:
         principal = access.principal(request)
     except ApiError:
         is_program = HEADER in request.headers and error.code != "LOGIN_NEEDED"
         return error_response(error) if is_program else to_login(request)
+    name = str(request.path_params.get("cluster", ""))
+    shown = access.visible(principal, site.clusters)
+    cluster = site.clusters.get(name) or next(iter(shown), site.clusters.first)
     view = View(request, cluster, principal, access, site, {})
     return view.render("error.html", status=error.status, error=error)
 

@@ -78,6 +78,11 @@ class View:
     def query(self) -> Mapping[str, str]:
         return self.request.query_params
 
+    @property
+    def clusters(self) -> list[Cluster]:
+        """The clusters that the principal may see."""
+        return self.access.visible(self.principal, self.site.clusters)
+
     def link(self, *segments: object, **query: object) -> str:
         """The address of a page of this cluster: `view.link("topics", name, tab="settings")`."""
         path = "/".join(segment(str(part)) for part in ("clusters", self.cluster.name, *segments))
@@ -114,7 +119,7 @@ class View:
         )
         response = HTMLResponse(text, status)
         if self.request.cookies.get(COOKIE) != visitor:
-            secure = self.request.url.scheme == "https"
+            secure = self.access.is_secure(self.request)
             response.set_cookie(
                 COOKIE, visitor, max_age=YEAR_SECONDS, httponly=True, samesite="strict", secure=secure
             )
@@ -154,10 +159,10 @@ class Page:
 
     path: str
     handler: PageHandler
-    action: str = "view"
     methods: tuple[str, ...] = ("GET",)
     media_types: tuple[str, ...] = ()
     queries: tuple[type[Struct], ...] = ()
+    action: str = field(kw_only=True)
 
     @property
     def is_file(self) -> bool:

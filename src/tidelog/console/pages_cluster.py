@@ -165,10 +165,10 @@ def _number(text: str | None) -> int | None:
 
 NAV = (NavItem("cluster", "Cluster", "/cluster", "c"),)
 PAGES = (
-    Page("/cluster", brokers_page),
-    Page("/cluster/log-dirs", log_dirs_page),
-    Page("/cluster/configs", configs_page),
-    Page("/cluster/connections", connections_page),
-    Page("/cluster/reassign", reassign_page),
-    Page("/cluster/reassign/live", reassign_live),
+    Page("/cluster", brokers_page, action="cluster.view"),
+    Page("/cluster/log-dirs", log_dirs_page, action="cluster.view"),
+    Page("/cluster/configs", configs_page, action="cluster.view"),
+    Page("/cluster/connections", connections_page, action="connection.view"),
+    Page("/cluster/reassign", reassign_page, action="cluster.view"),
+    Page("/cluster/reassign/live", reassign_live, action="cluster.view"),
 )

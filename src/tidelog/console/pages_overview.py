@@ -50,7 +50,7 @@ async def _overview(view: View) -> Overview:
 
 NAV = (NavItem("overview", "Overview", "", "o"),)
 PAGES = (
-    Page("", overview_page),
-    Page("/overview/live", overview_live),
-    Page("/overview/summary", summary_page),
+    Page("", overview_page, action="overview.view"),
+    Page("/overview/live", overview_live, action="overview.view"),
+    Page("/overview/summary", summary_page, action="overview.view"),
 )

@@ -29,7 +29,7 @@ async def palette(view: View) -> Response:
     items = [Found(item.label, "page", view.link() + item.path) for item in view.site.nav if fits(item.label)]
     items += [
         Found(other.name, "cluster", f"/clusters/{segment(other.name)}")
-        for other in view.site.clusters
+        for other in view.clusters
         if other.name != view.cluster.name and fits(other.name)
     ]
     if words:
@@ -40,4 +40,4 @@ async def palette(view: View) -> Response:
     return view.render("palette.html", items=items[:MOST])
 
 
-PAGES = (Page("/palette", palette),)
+PAGES = (Page("/palette", palette, action="overview.view"),)

@@ -276,17 +276,17 @@ TOPIC_TABS = (
     TopicTab("analysis", "Analysis", "/analysis"),
 )
 PAGES = (
-    Page("/topics/{topic}/messages", messages_page, "records.view"),
-    Page("/topics/{topic}/messages/live", live_page, "records.view"),
-    Page("/topics/{topic}/messages/dry-run", dry_run_page, "records.view"),
-    Page("/topics/{topic}/messages/timeline", timeline_page, "records.view"),
+    Page("/topics/{topic}/messages", messages_page, action="records.view"),
+    Page("/topics/{topic}/messages/live", live_page, action="records.view"),
+    Page("/topics/{topic}/messages/dry-run", dry_run_page, action="records.view"),
+    Page("/topics/{topic}/messages/timeline", timeline_page, action="records.view"),
     Page(
         "/topics/{topic}/messages/export",
         export_page,
-        "records.export",
+        action="records.export",
         media_types=tuple(format.media_type.partition(";")[0] for format in ExportFormat),
         queries=(RecordsQuery, ExportQuery),
     ),
-    Page("/topics/{topic}/messages/{partition}/{offset}", record_page, "records.view"),
-    Page("/topics/{topic}/analysis", analysis_page, "analysis.view"),
+    Page("/topics/{topic}/messages/{partition}/{offset}", record_page, action="records.view"),
+    Page("/topics/{topic}/analysis", analysis_page, action="analysis.view"),
 )

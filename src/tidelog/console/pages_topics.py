@@ -72,10 +72,10 @@ TOPIC_TABS = (
     TopicTab("groups", "Groups", "/groups"),
 )
 PAGES = (
-    Page("/topics", topics_page),
+    Page("/topics", topics_page, action="topic.view"),
     Page("/new-topic", new_topic_page, action="topic.create"),
-    Page("/topics/{topic}", topic_page),
-    Page("/topics/{topic}/settings", settings_page),
+    Page("/topics/{topic}", topic_page, action="topic.view"),
+    Page("/topics/{topic}/settings", settings_page, action="topic.view"),
     Page("/topics/{topic}/settings/{name}", setting_form, action="topic.edit"),
-    Page("/topics/{topic}/groups", groups_page),
+    Page("/topics/{topic}/groups", groups_page, action="topic.view"),
 )

@@ -55,7 +55,9 @@ OPERATOR_ACTIONS: Final = frozenset(
 """What an operator may do beyond a viewer. An action that is not known here needs an admin."""
 
 
-WHOLE_CLUSTER: Final = frozenset(("acl.view", "pipeline.view", "quota.view", "transaction.view", "user.view"))
+WHOLE_CLUSTER: Final = frozenset(
+    ("acl.view", "connection.view", "pipeline.view", "quota.view", "transaction.view", "user.view")
+)
 """Lists whose rows are no topics or groups: a role for some resources does not open them."""
 
 
