@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from tests.support.wait import eventually_async
 from tidelog.clock import ManualClock
 from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
+from tidelog.cluster.replica_fetcher import SETTLING_AT_ONCE
 from tidelog.cluster.replication_quota import ReplicationQuota
 from tidelog.errors import ErrorCode, KafkaStorageError, NotLeaderOrFollower
 from tidelog.metadata.state import PartitionState
@@ -198,6 +201,34 @@ def test_a_log_with_flush_messages_is_on_disk_before_its_first_fetch(tmp_path: P
         follower.manager.add([partition])
         ((_, offset, _),) = wanted(await follower.asked())
         assert log.recovery_point == log.log_end_offset == offset
+
+    follower.run(test())
+
+
+def test_logs_with_flush_messages_are_synced_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = Follower(tmp_path)
+    waiting: list[Callable[[], None]] = []
+
+    def wait(work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
+        waiting.append(lambda: done(work(), None))
+
+    async def test() -> None:
+        partitions = [follower.follow(index, flush_messages=1) for index in range(SETTLING_AT_ONCE + 1)]
+        for partition in partitions:
+            partition.log_or_raise().append_as_follower(batches((0, 3, 0)), 0)
+        monkeypatch.setattr(follower.world.scheduler, "run_blocking", wait)
+        follower.manager.add(partitions)
+        for count in (SETTLING_AT_ONCE, 1):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            begun = len(waiting)
+            while waiting:  # also before a failure: the fetcher's close waits for all of them
+                waiting.pop()()
+            assert begun == count
+        assert [offset for _, offset, _ in wanted(await follower.asked())] == [3] * len(partitions)
+        assert all(partition.log_or_raise().recovery_point == 3 for partition in partitions)
 
     follower.run(test())
 

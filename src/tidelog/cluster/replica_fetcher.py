@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import cast
 
 from tidelog.clock import Scheduler
@@ -54,6 +55,9 @@ from tidelog.storage.follower_appender import FetchedRecords
 log = logging.getLogger("tidelog.cluster.replica_fetcher")
 
 PartitionData = FetchResponse.PartitionData
+
+SETTLING_AT_ONCE = 4
+"""Logs that are truncated or synced side by side: the threads for the disk have other work, too."""
 
 
 class ReplicaFetcher:
@@ -582,18 +586,38 @@ class ReplicaFetcher:
         flush.messages.
         """
         while self._settling:
-            state = next(iter(self._settling))
-            del self._settling[state]
-            if state.is_truncating:
-                await self._truncate(state, state.fetch_offset)
-            if not state.is_truncating and state.is_flushing and self._is_current(state):
-                await self._in_turn(state, FollowerFlush)
+            states = list(islice(self._settling, SETTLING_AT_ONCE))
+            for state in states:
+                del self._settling[state]
+            await self._in_turns(state for state in states if state.is_truncating)
+            await self._in_turns(
+                state
+                for state in states
+                if not state.is_truncating and state.is_flushing and self._is_current(state)
+            )
+
+    async def _in_turns(self, states: Iterable[PartitionFetchState]) -> None:
+        """Truncate, or else sync, these logs side by side."""
+        changes = [
+            self._in_turn(
+                state,
+                partial(FollowerTruncation, offset=state.fetch_offset)
+                if state.is_truncating
+                else FollowerFlush,
+            )
+            for state in states
+        ]
+        for ended in changes:
+            await ended
 
     async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
         await self._in_turn(state, partial(FollowerTruncation, offset=offset, fully=fully))
 
-    async def _in_turn(self, state: PartitionFetchState, change_type: Callable[..., LogChange]) -> None:
-        end_of_change = asyncio.get_running_loop().create_future()
+    def _in_turn(
+        self, state: PartitionFetchState, change_type: Callable[..., LogChange]
+    ) -> asyncio.Future[None]:
+        """Change a log when the turn of the partition comes. The future has the end of the change."""
+        end_of_change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unfinished += 1
 
         def done(end: int, error: BaseException | None) -> None:
@@ -607,4 +631,4 @@ class ReplicaFetcher:
                 self._changed[state] = None
 
         state.partition.appends.put(change_type(state.partition, state.leader_epoch, self._scheduler, done))
-        await end_of_change
+        return end_of_change
