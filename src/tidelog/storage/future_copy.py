@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.storage.checkpoints import (
+    GAP,
     LEADER_EPOCHS,
     PARTITION_METADATA,
     encode_epochs,
+    encode_gap,
     encode_partition_metadata,
 )
 from tidelog.storage.disk import Disk, DiskFile
@@ -53,6 +55,7 @@ class LogState:
     snapshots: list[int]
     epochs: bytes
     topic_id: bytes | None
+    gap: int | None
 
 
 class FutureCopy:
@@ -142,6 +145,7 @@ class FutureCopy:
             log.snapshots.offsets(),
             encode_epochs(log.leader_epochs.entries()),
             log.topic_id,
+            log.gap,
         )
 
     def _following(self, log: Log) -> list[LogSegment]:
@@ -195,6 +199,8 @@ class FutureCopy:
         self._write_changed(LEADER_EPOCHS, state.epochs)
         if state.topic_id is not None:
             self._write_changed(PARTITION_METADATA, encode_partition_metadata(state.topic_id))
+        if state.gap is not None:
+            self._write_changed(GAP, encode_gap(state.gap))
 
     def _write_changed(self, name: str, data: bytes) -> None:
         if self._small.get(name) != data:
@@ -349,6 +355,8 @@ class FutureCopy:
         wanted |= {f"{base:020d}{TRANSACTION_INDEX}" for base in state.with_aborted}
         wanted |= {f"{offset:020d}{SNAPSHOT}" for offset in state.snapshots}
         wanted |= {LEADER_EPOCHS, PARTITION_METADATA} & self._small.keys()
+        if state.gap is not None:
+            wanted.add(GAP)
         for name in self._disk.listdir(self._target):
             if name not in wanted:
                 self._disk.unlink(f"{self._target}/{name}")

@@ -333,10 +333,11 @@ class Log:
         """Forget the gap: it is filled, or this log leads and its followers take it over."""
         if self.gap is not None:
             self.gap = None
-            with suppress(
-                OSError
-            ):  # if the file stays, a follower fetches more than necessary after a restart
-                self.disk.unlink(f"{self.dir}/{GAP}")
+            self._remove_gap_file(self.dir)
+
+    def _remove_gap_file(self, directory: str) -> None:
+        with suppress(OSError):  # if the file stays, a follower fetches more than necessary after a restart
+            self.disk.unlink(f"{directory}/{GAP}")
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop all records and continue, empty, at `offset`."""
@@ -425,6 +426,8 @@ class Log:
         """
         held = self._local.leave_files()
         self._moved(directory)
+        if self.gap is None:  # it may be forgotten since the copy was complete
+            self._remove_gap_file(directory)
         return held
 
     def _moved(self, directory: str) -> None:

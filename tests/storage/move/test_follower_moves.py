@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +13,10 @@ from tests.storage.move.world import KEY, A, B, Moving
 from tidelog.cluster.follower_append import FollowerAppend, FollowerTruncation
 from tidelog.cluster.moves import MoveSettings
 from tidelog.metadata.state import PartitionState
+from tidelog.storage.checkpoints import GAP, encode_gap
 from tidelog.storage.follower_appender import FetchedRecords
 from tidelog.storage.future_copy import FutureCopy, SegmentState
+from tidelog.storage.log import Log
 
 
 class MovingFollower(Moving):
@@ -64,6 +67,36 @@ def following(count: int = 60, **settings: object) -> MovingFollower:
         assert world.fetched(base, 0) == [None]
     assert world.folder() == A
     return world
+
+
+@pytest.mark.parametrize(
+    ("step", "then", "gap"),
+    [
+        ("complete", lambda log: None, 30),
+        ("prepare", Log.forget_gap, None),
+        ("complete", Log.forget_gap, None),
+    ],
+)
+def test_a_gap_that_a_start_has_found_is_known_in_the_next_folder(
+    monkeypatch: pytest.MonkeyPatch, step: str, then: Callable[[Log], None], gap: int | None
+) -> None:
+    """It may be forgotten after each step of the copy."""
+    world = following()
+    world.log.gap = 30  # as recovery found it, and wrote it down
+    world.disk.write(f"{A}/t-0/{GAP}", encode_gap(30))
+    copy = getattr(FutureCopy, step)
+
+    def copied(future: FutureCopy, *given: object) -> None:
+        copy(future, *given)
+        then(world.log)
+
+    monkeypatch.setattr(FutureCopy, step, copied)
+    world.moves.alter(KEY, B)
+    world.advance(1)
+    world.logs.shutdown()
+    again = MovingFollower(world.disk, is_hosted=False)
+    again.follow(0)
+    assert (again.log.dir, again.log.gap) == (f"{B}/t-0", gap)
 
 
 def test_a_follower_moves_while_it_is_fetched() -> None:
