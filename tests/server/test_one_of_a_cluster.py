@@ -19,7 +19,7 @@ from tidelog.controller import cluster_controller
 from tidelog.endpoints import Endpoint
 from tidelog.errors import ErrorCode, NetworkException
 from tidelog.metadata.async_tree import AsyncTree
-from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.cluster_store import BrokerRegistration, ClusterStore
 from tidelog.metadata.nodes import BrokerNode as RegistrationNode
 from tidelog.metadata.nodes import ControllerNode
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
@@ -44,6 +44,7 @@ from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.platform import RealPlatform
 from tidelog.server.run import StartFailed
+from tidelog.server.zookeeper_membership import SESSION_MARGIN
 
 TOPIC, BROKER = 2, 4
 OTHER = 9
@@ -144,6 +145,30 @@ def test_a_broker_has_its_guardian_when_it_is_ready(tmp_path: Path) -> None:
     async def story() -> None:
         await stage.broker.start()
         assert len(stage.platform.guarded) == 1
+        await stage.broker.stop()
+
+    stage.run(story())
+
+
+def test_a_broker_waits_for_its_last_registration_as_long_as_zookeeper_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper has a shortest session time-out, which may be longer than the one that is asked for."""
+    waits: list[float] = []
+    register = ClusterStore.register_broker
+
+    async def registered(
+        store: ClusterStore, broker_id: int, node: RegistrationNode, *, wait_seconds: float
+    ) -> BrokerRegistration:
+        waits.append(wait_seconds)
+        return await register(store, broker_id, node, wait_seconds=wait_seconds)
+
+    monkeypatch.setattr(ClusterStore, "register_broker", registered)
+    stage = Stage(tmp_path, zookeeper_session_timeout_ms="100")
+
+    async def story() -> None:
+        await stage.broker.start()
+        assert waits == [18.0 * SESSION_MARGIN]
         await stage.broker.stop()
 
     stage.run(story())

@@ -66,6 +66,10 @@ class AsyncTree(Protocol):
     def session_id(self) -> int:
         """The id of the session, the `ephemeral_owner` of its nodes; 0 before the first connection."""
 
+    @property
+    def session_timeout(self) -> float:
+        """The session time-out in seconds, as ZooKeeper chose it."""
+
     def listen(self, listener: SessionListener) -> None: ...
 
     async def create(

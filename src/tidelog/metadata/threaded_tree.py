@@ -7,6 +7,7 @@ tree lasts until it is closed, so the listeners have nothing to hear.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -47,6 +48,10 @@ class ThreadedTree:
     @property
     def session_id(self) -> int:
         return self._blocking.session
+
+    @property
+    def session_timeout(self) -> float:
+        return math.inf
 
     def listen(self, listener: SessionListener) -> None:
         """The session never loses its connection and never expires: the listener is not called."""

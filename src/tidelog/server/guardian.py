@@ -60,7 +60,8 @@ class Guardian:
         except OSError as error:
             log.warning("no guardian: if this broker is killed, its session has to expire first: %s", error)
             return
-        self._write([*_orders(self._config), self._session(), f"watch {os.getpid()}"])
+        orders = _orders(self._config, self._tree.session_timeout)
+        self._write([*orders, self._session(), f"watch {os.getpid()}"])
         self._tree.listen(self._session_changed)
 
     def _session(self) -> str:
@@ -103,10 +104,10 @@ class Guardian:
             process.stdin.close()
 
 
-def _orders(config: ClusterConfig) -> Iterator[str]:
+def _orders(config: ClusterConfig, session_timeout: float) -> Iterator[str]:
     addresses = ConnectString.parse(config.zookeeper_connect).addresses
     yield "hosts " + " ".join(f"{host} {port}" for host, port in addresses)
-    yield f"timeout {config.zookeeper_session_timeout_ms / 1000}"
+    yield f"timeout {session_timeout}"
     if config.zookeeper_digest is not None:
         yield f"auth digest {config.zookeeper_digest.secret.encode().hex()}"
     if config.zookeeper_tls is not None:

@@ -376,8 +376,11 @@ class ZooKeeperMembership:
 
     @property
     def _wait_seconds(self) -> float:
-        """How long to wait for the end of a session that has this broker's node."""
-        return self._cluster.zookeeper_session_timeout_ms / 1000 * SESSION_MARGIN
+        """How long to wait for the end of a session that has this broker's node.
+
+        ZooKeeper has limits of its own: a session may live longer than `zookeeper.session.timeout.ms`.
+        """
+        return self.async_tree().session_timeout * SESSION_MARGIN
 
     async def _register_again(self) -> None:
         """Register in a new session. TimeoutError if ZooKeeper does not answer in time."""
