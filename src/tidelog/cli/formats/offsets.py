@@ -4,7 +4,8 @@ start, end           the first record; the records that come after now
 +3, -3               3 after the first offset; 3 before the end
 7, 7:, :7, 3:7       from, up to (without the record at 7), both
 :end, -3:end, 7:end  up to the end that the partition has now
-@TIME, @TIME:TIME    by the timestamps of the records; each TIME is a date, a moment or a duration
+@TIME, @TIME:TIME    by the timestamps of the records; each TIME is a date, a moment or a duration, the second
+                     one also with an @
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _times(text: str, now_ms: int) -> OffsetRange:
         if start is START:
             raise ValueError("expected @TIME or @TIME:TIME")
         return OffsetRange(start)
-    text = text[1:]
+    text = text[1:].removeprefix("@")
     if text == "end":
         return OffsetRange(start, END)
     ms, length, _ = parse_time(text, base)
