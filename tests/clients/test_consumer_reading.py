@@ -148,7 +148,7 @@ def interrupted_on_the_way(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) 
                 raise KeyboardInterrupt
             return found
 
-    monkeypatch.setattr(consumer, "_taken", lambda take, timeout: (None, timeout))
+    monkeypatch.setattr(consumer, "_take_without_loop", lambda take, timeout: (None, timeout))
     monkeypatch.setattr(blocking_module, "SimpleQueue", Inbox)
 
 

@@ -140,9 +140,9 @@ class ClusterState:
         topics = dict(self.topics)
         names = dict(self.names_by_id)
         for name in removed:
-            gone = topics.pop(name, None)
-            if gone is not None:
-                names.pop(gone.topic_id, None)
+            former = topics.pop(name, None)
+            if former is not None:
+                names.pop(former.topic_id, None)
         for topic in changed:
             before = topics.get(topic.name)
             if before is not None and before.topic_id != topic.topic_id:

@@ -123,24 +123,24 @@ async def remove_reassignment_requests(
         if path not in found:
             return
         data, stat = found[path]
-        asked = _asked(path, data)
-        kept = {
+        requested = _requested(path, data)
+        remaining = {
             partition: replicas
-            for partition, replicas in asked.items()
+            for partition, replicas in requested.items()
             if TopicPartition(*partition) not in partitions
             or partitions[TopicPartition(*partition)] not in (None, replicas)
         }
-        if asked and len(kept) == len(asked):
+        if requested and len(remaining) == len(requested):
             return
         change: Operation = Delete(path, stat.version)
-        if kept:
-            change = SetData(path, nodes.encode_reassignment(kept), stat.version)
+        if remaining:
+            change = SetData(path, nodes.encode_reassignment(remaining), stat.version)
         failed = await write_steps(tree, [Step.of(path, change)], epoch)
         if not isinstance(failed.get(path), BadVersion):
             return
 
 
-def _asked(path: str, data: bytes) -> dict[tuple[str, int], list[int]]:
+def _requested(path: str, data: bytes) -> dict[tuple[str, int], list[int]]:
     try:
         return decode(path, nodes.decode_reassignment, data)
     except nodes.BadNode as error:

@@ -73,15 +73,16 @@ class FilePart(Protocol):
 Part = bytes | bytearray | memoryview | FilePart
 Handler = Callable[["Request"], None]
 
-# A request on a fast path: channel, API version, correlation id, size, when its frame was received, when its
-# handling began. A tuple, because one is made for every small request.
+# A request on a fast path: channel, API version, correlation id, size, the times at which its frame was
+# received and its handling began. A tuple, because one is made for every small request.
 FastRequest = tuple["Channel", "ApiVersionEntry", int, int, int, int]
 
 FastPath = Callable[[FastRequest, memoryview, int], bool]
-"""Handles a small request from its frame and the start of its body; False leaves it to the handler.
+"""Handles a small request from its frame and the start of its body, without a `Request`.
 
-No `Request` is made. The response is due before it returns (`Channel.send_now`), or after `defer_response` by
-the end of this turn of the loop (`Channel.send_deferred`). The frame is valid until it returns.
+It returns False to leave the request to the handler. Otherwise it sends the response before it returns
+(`Channel.send_now`), or defers it (`Channel.defer_response`) and sends it by the end of this turn of the loop
+(`Channel.send_deferred`). The frame is valid until it returns.
 """
 
 

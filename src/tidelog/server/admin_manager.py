@@ -1,6 +1,7 @@
-"""AdminManager: changes of topics and settings that clients ask of a broker of a cluster.
+"""AdminManager: changes of topics and settings for the clients of a broker in a cluster (Kafka's
+ZkAdminManager).
 
-The active controller changes topics; the router has forwarded requests to it. Any broker changes settings: it
+The active controller changes topics; the router forwards such requests to it. Any broker changes settings: it
 writes them to the tree with a notification, and every broker applies them.
 """
 
@@ -49,7 +50,7 @@ class AdminManager:
         *,
         timeout: float,
     ) -> None:
-        """`timeout` limits a change of settings, in seconds: ZooKeeper may be gone for long."""
+        """`timeout` limits a change of settings in seconds: ZooKeeper may be unreachable for long."""
         self._controller = controller
         self._store = store
         self._metadata = metadata

@@ -2,7 +2,7 @@
 
 Segments of message formats 0 and 1 are converted to format 2 first; other logs stay unchanged. Topic ids come
 from `partition.metadata`, cluster id and broker id from `meta.properties`. Log folders do not have the
-settings of topics. Compaction and LogAppendTime show in the logs and are set. Retention is switched off, so
+settings of topics. The logs show compaction and LogAppendTime, which are set. Retention is switched off, so
 that no default deletes data. The operator has to set the other settings. New producer ids come after the ids
 in the logs.
 """
@@ -65,9 +65,10 @@ UNKNOWN_SETTINGS = (
 )
 KRAFT_METADATA = "__cluster_metadata"
 TRANSACTIONS = "__transaction_state"
-# No cluster gives out so many ids. A client made up any id above, and no ids would be left after it.
+# No cluster allocates this many ids. A higher id in a log was made up by a client, and leaves no ids after
+# it.
 HIGHEST_GIVEN_ID = 1 << 60
-# The ids of producers that have not yet written to these logs are unknown; there are 2^63 ids to skip from.
+# Skipped ids, for producers that have not yet written to these logs. There are 2^63 ids.
 SKIPPED_PRODUCER_IDS = 1000 * PRODUCER_ID_BLOCK
 
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)")

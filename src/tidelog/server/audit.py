@@ -1,4 +1,4 @@
-"""AuditLog: who was allowed or denied what, and who changed something.
+"""AuditLog: a log of allowed and denied operations, and of changes.
 
 The logger `tidelog.authorizer` has a line for each denied operation and each change at INFO, and for each
 allowed operation at DEBUG. `on_event` gets the same as a dict, for the topic of `tidelog.audit.topic`.
@@ -34,7 +34,7 @@ class AuditLog:
 
     @property
     def tells_allowed(self) -> bool:
-        """Whether every allowed operation is written: then no decision is remembered."""
+        """Whether every allowed operation is logged, so that no decision may be cached."""
         return self.is_on and log.isEnabledFor(logging.DEBUG)
 
     def decided(
@@ -47,7 +47,7 @@ class AuditLog:
         *,
         tell: bool = True,
     ) -> None:
-        """Note a decision. `tell` is False for one of many decisions that only filter an answer."""
+        """Count a decision, and log it unless `tell` is False: for one of many that only filter an answer."""
         if allowed:
             self.allowed += 1
         else:
@@ -68,7 +68,7 @@ class AuditLog:
             self.on_event(event)
 
     def changed(self, request: Request, what: str, name: str, change: str) -> None:
-        """Note a change that was made: of a topic, a setting or an access rule. No values, no secrets."""
+        """Log a change of a topic, a setting or an access rule, without values and secrets."""
         if not self.is_on:
             return
         resource = f"{what}:{name}"

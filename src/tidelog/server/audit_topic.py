@@ -1,7 +1,7 @@
 """AuditTopic: the events of the audit as records of a topic, one JSON object each.
 
-A request never waits for it: events wait in memory, and are written a few times a second. If they come faster
-than they are written, or this broker leads no partition of the topic, events are dropped and counted.
+No request waits for the topic: events are queued in memory, and written a few times per second. If they come
+too fast, or if this broker leads no partition of the topic, events are dropped and counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AuditTopic:
         self._creation: asyncio.Task[None] | None = None
 
     def record(self, event: AuditEvent) -> None:
-        """Let an event be written soon. Events about the topic itself are left out: they would never end."""
+        """Queue an event. Events about the topic itself are ignored: each would cause the next one."""
         if event.get("resource") == f"Topic:{self.name}" or self._is_closed:
             return
         if len(self._waiting) >= MAX_WAITING:
@@ -70,7 +70,7 @@ class AuditTopic:
         yield Family("tidelog_audit_events_dropped", "counter", [((), self.dropped)], "Events that are lost.")
 
     def close(self) -> None:
-        """Write the events that wait, as far as one batch has room for them."""
+        """Write the queued events, up to the size of one batch."""
         if not self._is_closed:
             self._write()
             self._is_closed = True
@@ -92,17 +92,17 @@ class AuditTopic:
             self._create()
             self._write_in(RETRY_SECONDS)
             return
-        taken, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-        batch = build_batch([record._replace(offset=at) for at, record in enumerate(taken)])
+        records, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+        batch = build_batch([record._replace(offset=at) for at, record in enumerate(records)])
         self._is_writing = True
 
         def done(error: KafkaError | None) -> None:
             self._is_writing = False
             if error is None:
-                self.written += len(taken)
+                self.written += len(records)
             else:
-                self.dropped += len(taken)
-                log.warning("%d events of the audit could not be written: %s", len(taken), error)
+                self.dropped += len(records)
+                log.warning("%d events of the audit could not be written: %s", len(records), error)
             if self._waiting:
                 self._write_in(WRITE_SECONDS)
 

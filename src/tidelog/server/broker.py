@@ -1,4 +1,5 @@
-"""The broker: starts its parts in the order of their dependencies, and stops them.
+"""Broker: starts the parts of a broker in the order of their dependencies, and stops them (Kafka's
+KafkaServer).
 
 The states are Kafka's. The broker binds its listeners before it recovers logs, which may take minutes, so
 that a port in use is reported at once. It accepts connections when every partition can be served.
@@ -88,7 +89,7 @@ SUPPORTED_FEATURES = {"group.version": (0, 1), "metadata.version": (7, 30), "tra
 # Two-phase commits need a newer version of this API.
 INIT_PRODUCER_ID, INIT_WITH_TWO_PHASE = 22, 6
 PROGRESS_SECONDS = 5.0
-# How long a stop waits for changes that read or write ZooKeeper, which may be gone.
+# The time limit of a stop for changes that read or write ZooKeeper, which may be unreachable.
 TREE_SECONDS = 5.0
 
 
@@ -137,7 +138,7 @@ class Broker(LogManagerListener):
     # -- start -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start, until the broker answers requests. Raises StartFailed; also then the caller calls `stop`."""
+        """Start the broker until it answers requests. After StartFailed, too, the caller calls `stop`."""
         started = time.monotonic()
         self.state = BrokerState.STARTING
         try:
@@ -387,9 +388,9 @@ class Broker(LogManagerListener):
             nonlocal last_told
             now = time.monotonic()
             if now - last_told >= PROGRESS_SECONDS:
-                left = (now - began) / done * (total - done)
+                remaining = (now - began) / done * (total - done)
                 last_told = now
-                log.info("loading logs: %d of %d, about %d s to go", done, total, round(left))
+                log.info("loading logs: %d of %d, about %d s to go", done, total, round(remaining))
 
         began = time.monotonic()
         if crashed and any(has_log_files(disk, log_dir.path) for log_dir in logs.log_dirs.online):
@@ -432,7 +433,7 @@ class Broker(LogManagerListener):
         self.config.on_change(changed)
 
     def health(self) -> Health:
-        """A broker is healthy if it answers clients and has an online log folder."""
+        """Whether the broker is healthy: it answers clients and has an online log folder."""
         from tidelog.metrics.http import Health
 
         online = [] if self._logs is None else self._logs.log_dirs.online
@@ -451,7 +452,7 @@ class Broker(LogManagerListener):
     def log_dir_offline(self, path: str, lost: list[PartitionKey]) -> None:
         """Take the partitions of a failed folder offline until a restart.
 
-        While logs are loaded another thread than the loop's calls this.
+        During the load of the logs, another thread than the loop's calls this.
         """
         # Clients are served until the controller has moved leaderships away, which may take minutes.
         serves = (BrokerState.RUNNING_AS_BROKER, BrokerState.PENDING_CONTROLLED_SHUTDOWN)

@@ -1,4 +1,4 @@
-"""The client quotas of a broker: made from its settings, loaded from the tree, and changed while it runs."""
+"""Makes the client quotas of a broker from its settings, loads them from the tree, and follows changes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def make_quotas(config: BrokerConfig, clock: Clock) -> QuotaManagers:
     return QuotaManagers(clock, quota_windows(config), controller_quota_windows(config), callback)
 
 
-def follow_quotas(
-    services: Services, server: SocketServer, stored: ClusterState, registry: Registry
-) -> None:
+def follow_quotas(services: Services, server: SocketServer, stored: ClusterState, registry: Registry) -> None:
     """Apply the quotas of the tree, and their changes from now on."""
     quotas = services.quotas
     quotas.set_connection_rate = server.set_connection_rate

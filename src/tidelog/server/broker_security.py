@@ -1,6 +1,6 @@
 """BrokerSecurity: the listeners with TLS or SASL and the delegation tokens of a broker.
 
-Imported only if the broker has some.
+This module is imported only if the broker has any of these.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class BrokerSecurity:
         return None if self._tls is None else self._tls.metrics
 
     def settings_changed(self) -> None:
-        """Apply the settings to new connections. Settings that cannot work are logged, and change nothing."""
+        """Apply changed settings to new connections. Wrong settings are logged, and change nothing."""
         for name, listener in self._sasl.items():
             try:
                 listener.update(sasl_settings(self._config, name))

@@ -76,7 +76,7 @@ class BrokerTransport:
     def __init__(
         self, properties: Mapping[str, object], latest: Callable[[], Mapping[str, object]] | None = None
     ) -> None:
-        """`properties` are settings of a client. `latest` returns those of the next connection."""
+        """`properties` are settings of a client. `latest` returns the settings for the next connection."""
         self._properties = properties
         self._latest = latest
         self._keys = _key_files(properties)
@@ -192,7 +192,7 @@ def client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str) 
 
 
 def _given(config: BrokerConfig, prefixes: Sequence[str], names: Sequence[str]) -> dict[str, object]:
-    """The settings that the broker's settings give, with the first prefix that has a value."""
+    """The named settings, each from the first prefix with a value in the broker's settings."""
     found: dict[str, object] = {}
     for name in names:
         for prefix in prefixes:

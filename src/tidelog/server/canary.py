@@ -1,4 +1,4 @@
-"""Canary: measures what a client of this broker sees, by a record that it writes, reads and commits.
+"""Canary: measures latencies and failures like a client, with records that it writes, reads and commits.
 
 It connects to a listener of the broker like any client, through the loop that serves all clients. Its records
 go to a partition that this broker leads, so each broker of a cluster measures itself.

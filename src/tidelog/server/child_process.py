@@ -19,9 +19,9 @@ def tool_command() -> list[str]:
 
 
 def end_with_parent() -> Callable[[], None] | None:
-    """A function that a child calls at its start: it gets SIGTERM when this process is killed.
+    """A function for the child to call at its start, so that it gets SIGTERM when this process is killed.
 
-    None where the system cannot do that.
+    None on systems without such a function.
     """
     if not sys.platform.startswith("linux"):
         return None

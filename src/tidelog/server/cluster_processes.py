@@ -72,7 +72,7 @@ class BrokerProcess:
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(min(INTERNAL_MIN_ISR, replicas)),
-            # They stop together: a leadership that cannot move at once has nowhere to go.
+            # The brokers stop together: a leadership that cannot move at once cannot move later either.
             "controlled.shutdown.max.retries": "1",
             **({} if options.security is None else {"advertised.listeners": ""}),
             **options.settings,
@@ -115,7 +115,7 @@ class BrokerProcess:
             )
 
     def becomes_ready(self) -> bool:
-        """Whether the broker answers by now. ClusterFailed if it has ended."""
+        """Whether the broker answers by now. Raises ClusterFailed if its process has ended."""
         if self.address is None:
             if self.exit_code is not None:
                 raise ClusterFailed(self.obituary())
@@ -144,7 +144,7 @@ class BrokerProcess:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Stop the broker, which gives up its leaderships first; kill it if that takes too long."""
+        """Stop the broker after it has given up its leaderships. Kill it if that takes too long."""
         self.ask_to_stop()
         if self._process is not None:
             try:
@@ -235,7 +235,8 @@ class LocalCluster:
     def stop(self) -> None:
         """Stop the brokers one after the other, the newest first, then ZooKeeper.
 
-        Without ZooKeeper they stop at the same time: no leadership moves, and each waits a while for it.
+        Without ZooKeeper, the brokers stop at the same time: no leadership can move, and each waits a while
+        for that.
         """
         if not self.zookeeper.running:
             for broker in self.brokers:

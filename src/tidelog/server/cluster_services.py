@@ -43,7 +43,7 @@ class ActiveController(Protocol):
         *,
         timeout: float | None = None,
     ) -> Mapping[TopicPartition, KafkaError | None]:
-        """Elect the leaders of partitions, of all for None; returns the error of each one."""
+        """Elect the leaders of these partitions, or of all for None; returns the error of each one."""
 
     async def alter_partition_reassignments(
         self,
@@ -51,7 +51,7 @@ class ActiveController(Protocol):
         *,
         allow_replication_factor_change: bool = True,
     ) -> Mapping[TopicPartition, KafkaError | None]:
-        """Begin to move partitions to other replicas, or end that for None; returns the error of each one."""
+        """Begin reassignments; None instead of replicas cancels one. Returns the error of each partition."""
 
     async def list_partition_reassignments(
         self, partitions: Sequence[TopicPartition] | None
@@ -76,7 +76,7 @@ class ClusterServices:
     refuses_connections: Callable[[int], Awaitable[bool]]
 
     def check_listener(self, request: Request) -> None:
-        """ClusterAuthorizationFailed unless the request came over a listener of the brokers."""
+        """Raise ClusterAuthorizationFailed unless the request came over a listener of the brokers."""
         if request.listener not in self.listeners:
             raise ClusterAuthorizationFailed(
                 f"{request.entry.name} is for brokers, and listener {request.listener} is for clients"

@@ -1,6 +1,6 @@
-"""SnapshotChanges: what changed in topics, logs and groups since the console's previous snapshot.
+"""SnapshotChanges: the changes of topics, logs and groups since the console's previous snapshot.
 
-Most topics of a large cluster are idle: to look at one costs about a microsecond, and to send it nothing.
+Most topics of a large cluster are idle: the check of one costs about a microsecond, and it is not sent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LogSummary = tuple[int, int, int, int, int, str, bool]
 
 
 class _SentTopic:
-    """What the console knows of a topic."""
+    """The last values of a topic that were sent to the console."""
 
     __slots__ = ("counts", "is_still", "logs", "policy", "state")
 
@@ -68,7 +68,10 @@ class _SentTopic:
 
 
 class _SentGroup:
-    """What the console knows of a group; `offsets` has the values as the coordinator has them."""
+    """The last values of a group that were sent to the console.
+
+    `offsets` are encoded as in the coordinator.
+    """
 
     __slots__ = ("head", "offsets")
 
@@ -78,7 +81,7 @@ class _SentGroup:
 
 
 class SnapshotChanges:
-    """Remembers what one console has got. `rows` is not for two snapshots at once."""
+    """Remembers the values that one console has received. `rows` must not run twice at the same time."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -86,7 +89,7 @@ class SnapshotChanges:
         self._groups: dict[str, _SentGroup] = {}
 
     def rows(self) -> Iterator[Row | None]:
-        """The rows that changed. None, too, is a place to pause: nothing is half done then."""
+        """The rows that changed. The caller may pause after each item; None is only such a place."""
         state = self._services.metadata.snapshot
         yield from self._topic_rows(state)
         yield from self._group_rows()
@@ -96,7 +99,7 @@ class SnapshotChanges:
     # -- topics ------------------------------------------------------------------------------------
 
     def rows_of_topic(self, name: str) -> Iterator[Row | None]:
-        """The rows of one topic that changed. Not while `rows` is under way."""
+        """The rows of one topic that changed. Must not be called while `rows` is running."""
         topic = self._services.metadata.snapshot.topics.get(name)
         if topic is not None:
             yield from self._rows_of(topic)
@@ -197,32 +200,32 @@ def _topic_row(topic: TopicState, policy: str) -> TopicRow:
     return TopicRow(topic.name, uuid_to_text(topic.topic_id), topic.is_internal, policy, partitions)
 
 
-def _rates(sent: _SentTopic, here: HostedTopic) -> RatesRow | None:
-    """The rates of a topic; None if they are as they were, which needs no arithmetic to know."""
-    metrics = here.metrics
+def _rates(sent: _SentTopic, hosted: HostedTopic) -> RatesRow | None:
+    """The rates of a topic; None if they have not changed. An idle topic needs no arithmetic."""
+    metrics = hosted.metrics
     counts = (metrics.messages_in.count, metrics.bytes_in.count, metrics.bytes_out.count)
     if sent.is_still and counts == sent.counts:
         return None
     is_first, sent.counts = sent.counts is None, counts
     if is_first and counts == (0, 0, 0):
         sent.is_still = True
-        return RatesRow(here.name, 0.0, 0.0, 0.0)
+        return RatesRow(hosted.name, 0.0, 0.0, 0.0)
     meters = (metrics.messages_in, metrics.bytes_in, metrics.bytes_out)
-    found = [0.0 if (rate := meter.rates()[0]) < NO_RATE else rate for meter in meters]
-    sent.is_still = not any(found)
-    return RatesRow(here.name, *found)
+    rates = [0.0 if (rate := meter.rates()[0]) < NO_RATE else rate for meter in meters]
+    sent.is_still = not any(rates)
+    return RatesRow(hosted.name, *rates)
 
 
-def _log_rows(sent: _SentTopic, here: HostedTopic) -> Iterator[Row | None]:
+def _log_rows(sent: _SentTopic, hosted: HostedTopic) -> Iterator[Row | None]:
     led = 0
-    for index, partition in list(here.partitions.items()):
+    for index, partition in list(hosted.partitions.items()):
         log = partition.log
         if log is None or partition.offline or not partition.is_leader:
             if sent.logs.pop(index, None) is not None:
-                yield LogGoneRow(here.name, index)
+                yield LogGoneRow(hosted.name, index)
             continue
         led += 1
-        found = (
+        values = (
             log.log_start_offset,
             log.high_watermark,
             log.last_stable_offset,
@@ -231,15 +234,15 @@ def _log_rows(sent: _SentTopic, here: HostedTopic) -> Iterator[Row | None]:
             log.dir,
             partition.has_uncertain_offsets,
         )
-        if sent.logs.get(index) != found:
-            sent.logs[index] = found
+        if sent.logs.get(index) != values:
+            sent.logs[index] = values
             yield _log_row(partition, log)
     if len(sent.logs) > led:
-        yield from _logs_gone(sent, here.name, here.partitions)
+        yield from _logs_gone(sent, hosted.name, hosted.partitions)
 
 
-def _logs_gone(sent: _SentTopic, name: str, kept: Container[int]) -> Iterator[Row]:
-    for index in [index for index in sent.logs if index not in kept]:
+def _logs_gone(sent: _SentTopic, name: str, present: Container[int]) -> Iterator[Row]:
+    for index in [index for index in sent.logs if index not in present]:
         del sent.logs[index]
         yield LogGoneRow(name, index)
 

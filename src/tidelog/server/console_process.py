@@ -1,7 +1,7 @@
 """ConsoleProcess: starts the console as a child process, answers its questions, and starts it again.
 
-The console has an interpreter of its own, so that pages, searches and analyses never hold the one that serves
-produces. It has the bound socket and one end of a socket pair; settings with passwords go through the pair.
+The console has an interpreter of its own, so that pages, searches and analyses never delay produces. It
+inherits the bound socket and one end of a socket pair. Settings with passwords are sent through the pair.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ LOGGER: Final = "tidelog.console"
 
 
 class ConsoleProcess:
-    """The console of this broker. `start` does not wait until it answers: browsers wait in the backlog."""
+    """The console of this broker.
+
+    `start` does not wait until the console answers: browsers wait in the backlog.
+    """
 
     def __init__(self, listener: socket.socket, settings: ConsoleSettings, view: ConsoleView) -> None:
         self._listener = listener
@@ -82,7 +85,7 @@ class ConsoleProcess:
         self._run = asyncio.get_running_loop().create_task(self._keep(self._child))
 
     async def close(self) -> None:
-        """End the process; requests under way have a second. Does nothing when called again."""
+        """End the process, with one second for running requests. A second call does nothing."""
         self._is_stopping = True
         self._listener.close()
         child, self._child = self._child, None
@@ -94,7 +97,7 @@ class ConsoleProcess:
             self._run = None
 
     async def _keep(self, child: _Child | None) -> None:
-        """Start the console again whenever it ends, at longer and longer intervals."""
+        """Start the console again each time it ends, with growing delays."""
         delay = FIRST_DELAY
         while True:
             began = time.monotonic()
@@ -117,7 +120,7 @@ class ConsoleProcess:
 
 
 class _Child:
-    """One life of the console's process."""
+    """One process of the console, from its start to its end."""
 
     def __init__(self, listener: socket.socket, settings: ConsoleSettings, view: ConsoleView) -> None:
         """Start the process. Raises OSError if the system cannot."""
@@ -136,7 +139,7 @@ class _Child:
         fds = (theirs.fileno(), listener.fileno())
         try:
             self.process = subprocess.Popen(
-                # Modules are looked for where this process found them, not in the current folder.
+                # The child finds modules in the same folders as this process, not in the current folder.
                 [sys.executable, "-P", "-m", MODULE, *map(str, fds)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=fds,
@@ -210,7 +213,7 @@ class _Child:
                     log.error("the console failed: %s", message.reason, extra={"fields": fields})
 
     async def _answer(self, ask: Ask) -> None:
-        """Answer one question at a time: no turn of the loop has work for several of them."""
+        """Answer one question at a time, so that no turn of the loop has the work of several."""
         try:
             async with self._questions:
                 self._send_levels()

@@ -35,7 +35,7 @@ QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 def latency_figures(count: int, times: Histogram) -> LatencyFigures:
-    """The percentiles of a kind of request; a request takes a microsecond at least, so 0 means none."""
+    """The percentiles of a kind of request. A request takes at least a microsecond, so 0 means no request."""
     return LatencyFigures(count, *(found or None for found in times.percentiles(QUANTILES)))
 
 
@@ -51,7 +51,7 @@ class ConsoleView:
         return await finished(self._make_figures(), SLICE_NS)
 
     def connections(self) -> AsyncIterator[tuple[list[ConnectionFigures], bool]]:
-        """The connections in parts; the last part has True beside it."""
+        """The connections in parts; each part is paired with whether it is the last."""
         return in_parts(self._connections())
 
     def _make_figures(self) -> Slices[BrokerFigures]:
@@ -126,9 +126,9 @@ class ConsoleView:
 
 
 async def in_parts(items: Iterator[T | None]) -> AsyncIterator[tuple[list[T], bool]]:
-    """The items that are not None, in a list for each slice; the last list has True beside it.
+    """The items without None, as lists; each list is paired with whether it is the last.
 
-    Other tasks of the loop run after each slice.
+    Other tasks of the loop run after each list.
     """
     while True:
         end = perf_counter_ns() + SLICE_NS

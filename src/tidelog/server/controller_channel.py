@@ -1,8 +1,9 @@
 """ControllerChannel: requests from this broker to the active controller.
 
-The requests wait in one queue and are sent one at a time. A request is sent again, after a back-off of 100 ms
-and to the controller that is known then, if its connection is lost or the broker is not the controller. The
-same happens while it waits for a broker that stopped being the controller: one that hangs never answers.
+Kafka's counterpart is NodeToControllerChannelManager. The requests wait in one queue and are sent one at a
+time. If the connection is lost, or the broker is not the controller, a request is sent again after a back-off
+of 100 ms, to the controller known then. The same happens if another broker becomes the controller during the
+wait, because the former one may hang and never answer.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _Repeated:
 
 
 class ControllerChannel:
-    """`timeout` limits one attempt, in seconds; `retry_timeout` limits all attempts of a request."""
+    """`timeout` limits one attempt in seconds, `retry_timeout` all attempts of a request."""
 
     def __init__(
         self,
@@ -88,8 +89,8 @@ class ControllerChannel:
     ) -> R:
         """The answer of the active controller.
 
-        The request has this version, or the newest that both sides have. Raises RequestTimedOut if no
-        controller answers within `timeout` seconds (or the retry time-out), UnsupportedVersion if the
+        Without `version`, the request has the newest version that both sides know. Raises RequestTimedOut if
+        no controller answers within `timeout` seconds (or the retry time-out), UnsupportedVersion if the
         controller does not serve the request, NetworkException after `close`.
         """
         limit = self._retry_timeout if timeout is None else timeout
@@ -124,11 +125,11 @@ class ControllerChannel:
             raise
 
     def _give_up_on_change(self, waiting: asyncio.Timeout) -> _Repeated:
-        """End the wait once this broker learns of another controller."""
-        asked = self._controller()
+        """End the wait when this broker learns of another controller."""
+        controller = self._controller()
 
         def check() -> None:
-            if self._controller() != asked and not waiting.expired():
+            if self._controller() != controller and not waiting.expired():
                 waiting.reschedule(asyncio.get_running_loop().time())
 
         return _Repeated(self._backoff, check)
@@ -171,7 +172,7 @@ class ControllerChannel:
             connection.close(reason)
 
     def close(self) -> None:
-        """Fail the requests in the queue, also while a connection is being opened."""
+        """Fail the requests in the queue, and end a running connect."""
         self._is_closed = True
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())

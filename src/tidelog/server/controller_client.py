@@ -1,4 +1,4 @@
-"""ControllerClient: what this broker itself asks of the active controller."""
+"""ControllerClient: the requests of this broker itself to the active controller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ControllerClient:
         self._timeout_ms = timeout_ms
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
-        """Create topics for clients or coordinators. The controller's defaults take the place of -1."""
+        """Create topics for clients or coordinators. For -1, the controller uses its defaults."""
         request = CreateTopicsRequest(topics=[_creatable(topic) for topic in topics])
         request.timeout_ms = self._timeout_ms
         try:

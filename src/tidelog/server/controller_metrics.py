@@ -55,7 +55,7 @@ class QueueTimes:
         histogram.record(round(seconds * 1000))
 
     def keep(self, broker_ids: Collection[int]) -> None:
-        """Forget the brokers that are gone."""
+        """Forget all other brokers."""
         for broker_id in [known for known in self._by_broker if known not in broker_ids]:
             del self._by_broker[broker_id]
             labels = {"broker-id": str(broker_id)}

@@ -1,4 +1,4 @@
-"""Settings that change while the broker runs: checks and applies the changes."""
+"""DynamicConfig: checks and applies changed settings while the broker runs (Kafka's DynamicBrokerConfig)."""
 
 from __future__ import annotations
 

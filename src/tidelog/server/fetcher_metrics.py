@@ -14,7 +14,7 @@ MANAGER = {"clientId": "Replica"}
 
 
 class FetcherMetrics:
-    """Reads the figures of fetchers when metrics are asked for; a fetch only adds to numbers."""
+    """Reads the numbers of fetchers when metrics are requested. A fetch only adds to numbers."""
 
     def __init__(self, registry: Registry, fetchers: ReplicaFetcherManager) -> None:
         self._registry = registry

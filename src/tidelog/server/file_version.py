@@ -1,4 +1,4 @@
-"""The version of a file: what changes when the file is written or replaced."""
+"""The version of a file: a value that changes when the file is written or replaced."""
 
 from __future__ import annotations
 

@@ -87,11 +87,11 @@ class FollowerReplication:
         self.fetchers.update_settings(fetcher_settings(self._config))
 
     def leave(self) -> None:
-        """Follow no further partitions: the broker is about to stop."""
+        """Ignore new partitions, because the broker is about to stop."""
         self.fetchers.add_no_more()
 
     def disconnect(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self.fetchers.close()
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""ForwardingManager: passes the requests of clients that only the controller answers on to it.
+"""ForwardingManager: forwards requests of clients to the controller, if only the controller answers them.
 
-The request travels in an Envelope with the client's principal and address, and its answer comes back as the
-controller made it. Kafka 3.9 announces Envelope and closes the connection that uses it: if it is the
-controller, clients get NOT_CONTROLLER, and ask the controller themselves.
+The request is sent in an Envelope with the client's principal and address, and the client gets the
+controller's answer unchanged. Kafka 3.9 announces Envelope, but closes the connection that uses it. If Kafka
+3.9 is the controller, clients get NOT_CONTROLLER and send the request to the controller themselves.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class ForwardingManager:
     def forward(self, request: Request, handle_here: Handler, respond: Respond, failed: Failed) -> None:
         """Answer a request with the controller's answer.
 
-        If no controller takes it, `handle_here` makes the answer with NOT_CONTROLLER in the form of the
-        request. `failed` answers other errors.
+        If no controller accepts it, `handle_here` answers with NOT_CONTROLLER in the form of the request.
+        `failed` answers other errors.
         """
         envelope = EnvelopeRequest(
             request_data=bytes(request.keep()),

@@ -1,4 +1,4 @@
-"""GroupLag: how far the groups of this coordinator are behind, in records and in seconds.
+"""GroupLag: the lag of this coordinator's groups in records and in seconds.
 
 A timer notes the high watermarks of the partitions that groups have committed offsets for; the high
 watermarks of other brokers' partitions come from their leaders. Where an offset is older than these notes,
@@ -31,7 +31,7 @@ MAX_TIMES: Final = 10_000
 
 
 class GroupLag:
-    """`start` begins the observations, `close` ends them. Everything happens on the loop of the broker."""
+    """`start` begins the observations, `close` ends them. All methods run on the loop of the broker."""
 
     def __init__(
         self, groups: GroupCoordinator, replicas: ReplicaManager, leaders: LeaderOffsets | None = None
@@ -64,10 +64,10 @@ class GroupLag:
         return None if self._leaders is None else self._leaders.known.get(partition)
 
     def seconds(self, partition: PartitionKey, committed: int) -> float | None:
-        """How long the oldest record that a group has not read has been there; 0 if it has read all.
+        """The age of the oldest record that a group has not read, in seconds; 0 if it has read all records.
 
-        None for a partition whose end is not known, for offsets of other brokers' partitions from before the
-        start of this broker, and while the time of an old batch is looked up.
+        None while the end of the partition or the time of an old batch is not known yet. Also None for older
+        offsets than the start of this broker in partitions of other brokers.
         """
         end_offset = self.end_offset(partition)
         if end_offset is None:
@@ -123,7 +123,7 @@ class GroupLag:
     # -- times of old batches
 
     def _time_of(self, partition: PartitionKey, log: Log, offset: int) -> float | None:
-        """When a record was appended, by its batch; None if the batch has no timestamp or is on the disk."""
+        """The timestamp of the batch of a record; None if it has none, or is not in the page cache."""
         key = (partition, offset)
         if key not in self._times:
             self._read_time(key, log, CACHED)

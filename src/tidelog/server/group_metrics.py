@@ -45,19 +45,19 @@ class GroupMetrics:
     def families(self) -> Iterator[Family]:
         yield from self._counts()
         yield from self._events()
-        left = MAX_OFFSETS
-        left_out = 0
+        remaining = MAX_OFFSETS
+        omitted = 0
         for shard in list(self._groups.runtime.shards()):
             for group_id, group in list(shard.groups.items()):
                 size = len(shard.offsets.of_group(group_id))
                 yield from self._members(group)
-                yield from self._offsets(shard, group_id, left)
-                left_out += max(size - left, 0)
-                left = max(left - size, 0)
+                yield from self._offsets(shard, group_id, remaining)
+                omitted += max(size - remaining, 0)
+                remaining = max(remaining - size, 0)
         yield Family(
             "tidelog_consumergroup_offsets_left_out",
             "gauge",
-            [((), left_out)],
+            [((), omitted)],
             "Offsets that are not listed.",
         )
 

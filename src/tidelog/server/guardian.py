@@ -1,8 +1,9 @@
 """Guardian: a small process that ends the ZooKeeper session of this broker if the broker is killed.
 
-Without it the nodes of a killed broker stay until its session expires, and nobody leads its partitions. The
-guardian has a session of its own in the sense of POSIX, so that signals to the broker's group spare it. It
-runs tidelog.server.guardian_process and gets everything by a pipe: no secret is in its arguments.
+Without it, the nodes of a killed broker stay until its session expires, and its partitions have no leader
+meanwhile. The guardian has its own POSIX session, so that it does not get signals to the broker's process
+group. It runs tidelog.server.guardian_process and reads all values from a pipe, so that no secret is in its
+arguments.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _orders(config: ClusterConfig, session_timeout: float) -> Iterator[str]:
 
 
 def _tls(settings: TlsSettings) -> dict[str, str]:
-    """What the guardian needs for its own context. It cannot read stores, so it gets what they hold."""
+    """The TLS settings for the guardian. It cannot read key stores, so it gets their contents."""
     from tidelog.security.cipher_suites import TLS13_SUITES, openssl_name
     from tidelog.security.key_stores import load_identities, load_trusted
     from tidelog.security.private_file import is_in_memory

@@ -1,18 +1,17 @@
 """The process of the guardian: closes the ZooKeeper session of a broker that died.
 
-It runs as a script of its own (tidelog.server.guardian starts it) and imports little, so that it takes little
-memory; what it needs when the broker dies is imported before. The broker writes lines to its standard input,
-each a word and its values:
+tidelog.server.guardian starts it as a script. It imports little, to take little memory, and all of it before
+the broker may die. The broker writes lines to its standard input, each a word and its values:
 
     hosts HOST PORT HOST PORT ...   the ZooKeeper servers
-    timeout SECONDS                 how long it is tried: ZooKeeper has ended the session itself then
+    timeout SECONDS                 the time limit for the end of the session, after which it expires anyway
     auth SCHEME HEX                 an identity at ZooKeeper
     tls NAME HEX                    TLS to ZooKeeper: a setting by its name, as hexadecimal text
     session ID HEX                  the present session, and its password
     watch PID                       begin to wait for the end of this process
     stop                            the broker stops: nothing is left to do
 
-The end of the broker is seen by its pidfd, without pidfd by the end of the standard input.
+The guardian notices the end of the broker by its pidfd or, without pidfd, by the end of the standard input.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ATTEMPT_SECONDS = 2.0
 
 
 class Orders:
-    """What the broker has written so far."""
+    """The lines that the broker has written so far."""
 
     def __init__(self) -> None:
         self.hosts: list[tuple[str, int]] = []
@@ -104,7 +103,10 @@ def _pidfd(pid: int) -> int:
 
 
 def close_session(orders: Orders) -> bool:
-    """Resume the session and close it, so that its ephemeral nodes vanish. False if no server answered."""
+    """Resume and close the session, which deletes its ephemeral nodes.
+
+    Returns False if no server answered.
+    """
     end = time.monotonic() + orders.timeout
     while True:
         for host in orders.hosts:
@@ -194,7 +196,7 @@ def _load_key(context: ssl.SSLContext, key: str, password: str) -> None:
 
 
 def main() -> int:
-    # Signals to a group or a service reach the guardian too: it ends when the broker has ended.
+    # Ignore signals to a group or a service: the guardian ends after the broker.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     orders = Orders()

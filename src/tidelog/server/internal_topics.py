@@ -1,4 +1,6 @@
-"""Creates the internal topics of the coordinators, when a client first looks for a coordinator."""
+"""InternalTopics: creates the internal topics of the coordinators, when a client first looks for a
+coordinator.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ class InternalTopics:
         self._making: dict[str, asyncio.Task[None]] = {}
 
     async def ensure(self, topic: NewTopic, quota: MutationQuota | None = None) -> None:
-        """Return when the topic exists. Raises CoordinatorNotAvailable if it cannot be created.
+        """Create the topic unless it exists. Raises CoordinatorNotAvailable if it cannot be created.
 
-        `quota` is the permissive one of the client that asks; a topic that is not created takes no tokens.
+        `quota` is the permissive quota of the requesting client. A topic that is not created takes no tokens.
         """
         if topic.name in self._metadata.snapshot.topics:
             return

@@ -29,7 +29,7 @@ MAX_PARTITIONS: Final = 20_000
 
 
 class LeaderOffsets:
-    """`refresh` asks in the background; `known` has the last answers."""
+    """`refresh` asks the leaders in the background; `known` has their last answers."""
 
     def __init__(self, metadata: MetadataCache, transport: Transport, endpoint_of: EndpointOf) -> None:
         self.known: dict[PartitionKey, int] = {}
@@ -40,7 +40,10 @@ class LeaderOffsets:
         self._asking: dict[int, asyncio.Task[None]] = {}
 
     def refresh(self, partitions: Iterable[PartitionKey]) -> None:
-        """Ask the leaders of these partitions, unless one still owes an answer. Forgets other partitions."""
+        """Ask the leaders of these partitions, except those with an unanswered request.
+
+        Forgets other partitions.
+        """
         by_leader: dict[int, list[PartitionKey]] = {}
         wanted = set(partitions)
         for partition in wanted:

@@ -35,9 +35,11 @@ class ScramUsers:
         return _credential(configs, mechanism)
 
     def iterations(self, user: str, mechanism: ScramAlgorithm) -> int:
-        """The iterations that an unknown user of this name seems to have: those of a user, always the same.
+        """The iterations that an unknown user of this name seems to have: always those of the same existing
+        user.
 
-        One number for all unknown names would tell them from users with another one.
+        With one number for all unknown names, attackers could distinguish them from users with another
+        number.
         """
         entities = self._metadata.snapshot.entity_configs
         if entities is not self._counted:
@@ -83,7 +85,7 @@ class SaslListener:
         self.update(settings)
 
     def update(self, settings: SaslSettings) -> None:
-        """Authenticate by these settings from now on. Raises ConfigError, and nothing changes."""
+        """Use these settings for later authentications. If it raises ConfigError, nothing changes."""
         mechanisms = make_mechanisms(settings, self._users, self._find_token)
         self._user_name = _kerberos_names(settings) if "GSSAPI" in mechanisms else None
         self._settings, self._mechanisms = settings, mechanisms

@@ -1,6 +1,6 @@
 """Log lines: each event is one line of `key=value` pairs.
 
-A part is a logger: tidelog, tidelog.network, tidelog.storage and so on. Each part has a level, which can
+Each part of the broker has a logger: tidelog, tidelog.network, tidelog.storage and so on. Its level can
 change while the broker runs. Fields beside the message are `extra={"fields": {...}}`. Callers hide secrets.
 """
 
@@ -42,9 +42,10 @@ class LineFormatter(logging.Formatter):
 
 
 class Repeats(logging.Filter):
-    """Prints the same warning or error once in ten seconds: a full disk fails every produce.
+    """Prints the same warning or error once in ten seconds, because a full disk fails every produce.
 
-    The next line with the text has a field `repeated`: the number of lines left out since the last one.
+    The next line with the text has a field `repeated`: the number of lines that were dropped since the last
+    one.
     """
 
     SECONDS = 10.0

@@ -1,7 +1,8 @@
-"""Membership: how a broker belongs to its cluster.
+"""Membership: the interface between a broker and its cluster.
 
-The broker alone has its tree in its log folder and is its own controller. A broker of several has a ZooKeeper
-session, and follows the elected controller. `Broker` starts and stops either through this interface.
+A broker alone has its tree in its log folder, and is its own controller. One of several brokers has a
+ZooKeeper session, and follows the elected controller. `Broker` starts and stops both kinds through this
+interface.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """The ids that meta.properties of the log folders keeps."""
+    """The ids in meta.properties of the log folders."""
 
     cluster_id: str
     broker_id: int
 
 
 class ControllerRequests(Protocol):
-    """What this broker itself asks of the controller, for its clients and coordinators."""
+    """The requests of this broker itself to the controller, for its clients and coordinators."""
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
         """Create topics; one result for each."""
@@ -48,7 +49,7 @@ class ControllerRequests(Protocol):
 
 
 class Membership(Protocol):
-    """Methods are called in this order; `close` also after a start that failed anywhere."""
+    """The methods are called in this order. `close` is also called after a failed start."""
 
     async def identify(self, folders: Sequence[MetaProperties]) -> Identity:
         """Open the tree; returns the ids of the cluster and of this broker.
@@ -60,18 +61,18 @@ class Membership(Protocol):
         """Read the stored settings, before logs are loaded."""
 
     def async_tree(self) -> AsyncTree:
-        """The tree for parts that keep data of their own in it; available after `identify`."""
+        """The tree, for parts with their own data in it. Available after `identify`."""
 
     @property
     def controller(self) -> Controller:
-        """Where handlers send changes of topics and settings; available after `load`."""
+        """The receiver of handlers' changes of topics and settings. Available after `load`."""
 
     @property
     def requests(self) -> ControllerRequests:
         """Available after `load`."""
 
     def token_store(self) -> EmbeddedTokenStore | ClusterTokenStore:
-        """Where delegation tokens are; available after `load`."""
+        """The store of delegation tokens. Available after `load`."""
 
     @property
     def remote_verification(self) -> RemoteVerification | None:
@@ -88,31 +89,37 @@ class Membership(Protocol):
         """Raise StaleTree if another cluster used the log folders; before logs are loaded."""
 
     def check_logs(self, logs: LogManager, new_folders: Sequence[str]) -> None:
-        """The same for the loaded logs; `new_folders` were added to folders that a broker used before."""
+        """Raise StaleTree if another cluster used the loaded logs.
+
+        `new_folders` were added to used folders.
+        """
 
     async def join(self, services: Services, endpoints: Sequence[Endpoint]) -> None:
         """Register this broker with its advertised endpoints, and serve partitions from now on."""
 
     def settings_changed(self) -> None:
-        """The settings of the broker, which are the defaults of topics, have changed."""
+        """Apply changed settings of the broker, which are the defaults of topics."""
 
     def partitions_offline(self, partitions: Sequence[PartitionKey]) -> None:
-        """The log folder of these partitions failed: do not serve them any more."""
+        """Stop serving these partitions, because their log folder failed."""
 
     async def tell_controller(self, partitions: Sequence[PartitionKey]) -> None:
         """Inform the controller of these offline partitions. Raises KafkaError or TreeUnavailable."""
 
     async def leave(self) -> None:
-        """Give up leaderships and, in a cluster, the place as controller before the broker stops to answer.
+        """Give up leaderships and, in a cluster, the role of controller, while the broker still answers.
 
-        A failed start does not call this.
+        Not called after a failed start.
         """
 
     def disconnect(self) -> None:
         """Fail the requests to the controller, so that no answer to a client waits for them."""
 
     async def resign(self) -> None:
-        """Stop what follows the controller, and the controller of this broker, once no request waits."""
+        """Stop following the controller, and stop this broker's own controller.
+
+        No request is waiting then.
+        """
 
     def note_stop(self) -> int:
         """The broker epoch for the marker of a clean stop, after logs are closed."""

@@ -1,7 +1,7 @@
-"""Observability: what shows the state of a broker to people and monitoring, apart from logs.
+"""Observability: shows the state of a broker to people and monitoring, apart from logs.
 
-It owns the listener of `/metrics` and `/health`, the metrics of groups with the clock of their lag, and, when
-they are switched on, the canary and the traces of requests.
+It owns the listener of `/metrics` and `/health`, the metrics and the lag of groups and, if they are switched
+on, the canary and the traces of requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CANARY_SECONDS = 2.0
 
 
 class Observability:
-    """`bind` serves `/health`; `start`, when every part of the broker runs, serves the metrics too."""
+    """`bind` serves `/health`. `start` also serves the metrics, when every part of the broker runs."""
 
     def __init__(self, config: BrokerConfig, registry: Registry) -> None:
         self._config = config
@@ -135,7 +135,7 @@ class Observability:
         return None if self._server is None else self._server.url
 
     async def stop_canary(self) -> None:
-        """To be called before the broker ends its connections."""
+        """Stop the canary. Call this before the broker ends its connections."""
         if self._canary is not None:
             self._canary.cancel()
             await asyncio.wait([self._canary], timeout=CANARY_SECONDS)

@@ -1,4 +1,4 @@
-"""The lines of a starting broker about addresses that need no login and that other machines reach."""
+"""Warnings of a starting broker about addresses without login that other machines can reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ OF_LISTENERS = ("sasl.enabled.mechanisms", "sasl.oauthbearer.jwks.endpoint.url",
 
 
 def open_address_lines(config: BrokerConfig) -> list[str]:
-    """One line for each open address; none if every address is of this machine or asks who connects."""
+    """One line for each open address.
+
+    Addresses of this machine only and addresses with a login are not open.
+    """
     is_local = all(endpoint.host in LOCAL_HOSTS for endpoint in config.endpoints)
     if is_local and not config.metrics_listener and not config.console_listener:
         return []

@@ -1,4 +1,4 @@
-"""The settings of the broker's parts, from the settings of the broker; read again after each change."""
+"""Makes the settings of the broker's parts from the settings of the broker, again after each change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The metrics of partitions, each and counted, under the names of Kafka and of kafka_exporter.
+"""The metrics of partitions, single and summed up, under the names of Kafka and of kafka_exporter.
 
-One pass over the partitions fills all of them, in short families: a scrape of thousands of partitions lets
-other requests go first between any two.
+One pass over the partitions fills all metrics, in short families. Between two families, a scrape of thousands
+of partitions lets other requests run.
 """
 
 from __future__ import annotations

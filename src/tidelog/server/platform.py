@@ -1,6 +1,7 @@
-"""Platform: what a broker takes from its machine, beside the loop with its clock, sockets and threads.
+"""Platform: the disk, random numbers and processes of a machine, beside the loop with clock, sockets and
+threads.
 
-Brokers run on the real platform. The simulation has one with simulated disks and a seed.
+Brokers run on the real platform. The simulation has a platform with simulated disks and a seed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 class SessionGuardian(Protocol):
     async def stop(self) -> None:
-        """The process stops as it should: its session is closed, or expires."""
+        """Stop the guardian when the process stops normally. Its session is closed, or expires."""
 
 
 class Platform(Protocol):

@@ -1,4 +1,4 @@
-"""ProducerIds: gives out producer ids from blocks of the controller, so that no id is given out twice."""
+"""ProducerIds: assigns producer ids from blocks of the controller, so that no id is used twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("tidelog.server")
 PREFETCH_AT = 0.9
 # The wait after a failed request for a block.
 RETRY_SECONDS = 0.05
-# How long a request waits for a block before its client is told to come again.
+# The longest wait of a request for a block. After it, the client has to retry.
 WAIT_SECONDS = 1.0
 
 
@@ -27,7 +27,7 @@ class _Waiting(NamedTuple):
 
 
 class ProducerIds:
-    """Gives out the ids of a block one by one. `allocate` reserves a block."""
+    """Assigns the ids of a block one by one. `allocate` reserves a block."""
 
     def __init__(self, allocate: Callable[[], Coroutine[None, None, range]]) -> None:
         self._allocate = allocate

@@ -14,7 +14,7 @@ from tidelog.server.services import Services
 
 
 class LeaderReplication:
-    """Asks the controller over `channel`, which serves nothing else: no request of a client waits there."""
+    """Asks the controller over its own `channel`, so that it does not wait behind requests of clients."""
 
     def __init__(
         self, services: Services, cluster: ClusterConfig, channel: ControllerChannel, epoch: Callable[[], int]
@@ -43,11 +43,11 @@ class LeaderReplication:
         )
 
     def brokers_changed(self) -> None:
-        """Other brokers are live."""
+        """Handle a change of the live brokers."""
         self._isr_manager.brokers_changed()
 
     def disconnect(self) -> None:
-        """Change no ISR any more."""
+        """Stop changing ISRs."""
         self._isr_manager.close()
         self._channel.close()
 

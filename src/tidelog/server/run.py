@@ -95,12 +95,11 @@ def _run(config: BrokerConfig, ready_file: Path | None) -> int:
 
 
 def keep_collections_short() -> None:
-    """Let the garbage collector hold the loop for a millisecond or two at a time.
+    """Limit the pauses of the garbage collector to a millisecond or two.
 
-    The objects of the start live as long as the broker: the collector need not visit them. Later a collection
-    visits all objects that are young: those of thousands of new partitions took the loop for 100 ms, when a
-    million objects were young at a time. Collections of all objects come as seldom as with one for each
-    100,000,000 new objects.
+    The objects of the start live as long as the broker, so the collector need not visit them. Later, a
+    collection visits all young objects: with a million of them, of thousands of new partitions, it took 100
+    ms. Full collections are rare, about one for each 100,000,000 new objects.
     """
     gc.collect()
     gc.freeze()

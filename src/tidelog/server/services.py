@@ -1,4 +1,4 @@
-"""The parts of a running broker, which every handler gets."""
+"""Services: the parts of a running broker. Every handler gets them."""
 
 from __future__ import annotations
 

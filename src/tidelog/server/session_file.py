@@ -1,7 +1,7 @@
-"""SessionFile: the ZooKeeper session of the broker that uses the log folder.
+"""SessionFile: a file with the ZooKeeper session of the broker that uses the log folder.
 
-A broker that was killed leaves its session, whose nodes stay until the session expires. The next start holds
-the lock of the folder, so that the old process is gone: it closes the old session and need not wait.
+The nodes of a killed broker stay until its session expires. The next start closes that session instead of
+waiting. It may do so because it has the lock of the folder, so the old process has ended.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class SessionFile:
             log.info("closed the ZooKeeper session %#x of the last process", session_id)
 
     def write(self, tree: ZooKeeperTree) -> None:
-        """Keep the present session. Only the owner may read the file: it has the session's password.
+        """Write the present session. Only the owner may read the file, which has the session's password.
 
-        A write that fails is repeated until the tree is closed: the file would name a session of the past.
+        A failed write is repeated until the tree is closed, because the file would name an old session.
         """
         if self._again is not None:
             self._again.cancel()

@@ -15,7 +15,7 @@ EVENTS = {
 
 
 def register_session_metrics(registry: Registry, tree: AsyncTree) -> None:
-    """Count what happens to the session of `tree`, which is connected, and measure its requests."""
+    """Count the session events of `tree`, which is connected, and measure its requests."""
     meters = {event: registry.meter(GROUP, "SessionExpireListener", name) for event, name in EVENTS.items()}
     meters[SessionEvent.CONNECTED].mark()
     tree.listen(lambda event: meters[event].mark())

@@ -1,8 +1,9 @@
 """Checks at the start whether another broker has used the log folders since the last stop.
 
-Then the tree is out of date. Kafka leaves its own marker of a clean stop, newer leader epochs, topics that
-the tree does not have, or topics with other ids. With the old tree these topics would be missing, and new
-batches would get old leader epochs: the start is refused. If only a marker differs, the start logs a warning.
+If so, the tree is outdated. A Kafka broker leaves its own marker of a clean stop, newer leader epochs, topics
+that the tree does not have, or topics with other ids. With the old tree, these topics would be missing, and
+new batches would get old leader epochs, so the start is refused. If only a marker differs, the start logs a
+warning.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def last_stop(tree: Tree) -> int:
 def check_no_logs(disk: Disk, folders: Sequence[str]) -> None:
     """Raise StaleTree if the folders have partitions, before a new tree is created.
 
-    The tree is in the first folder. If only the others have partitions, the disk of the first is most likely
-    not mounted, and adopting the others would lose the settings of their topics.
+    The tree is in the first folder. If only other folders have partitions, the disk of the first one is
+    probably not mounted, and an adoption of the others would lose the settings of their topics.
     """
     first, *others = folders
     adopt = f"`tidelog adopt {' '.join(folders)}`"
@@ -87,7 +88,8 @@ def _partitions_in(disk: Disk, folder: str) -> int:
 
 
 def check_folders(disk: Disk, folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]) -> None:
-    """Compare folders that another broker stopped cleanly in with the tree, before logs are opened.
+    """Compare the folders with the tree before logs are opened, if another broker has stopped cleanly in
+    them.
 
     Raises StaleTree if they differ, else logs a warning.
     """

@@ -30,7 +30,7 @@ log = logging.getLogger("tidelog.server")
 
 @dataclass(slots=True, frozen=True)
 class TlsSource:
-    """Everything that a context is made of. A source that is equal to another makes the same context."""
+    """The input of a context. Equal sources make equal contexts."""
 
     settings: TlsSettings
     builder: str
@@ -65,13 +65,13 @@ class TlsListener:
         return self._loaded.context
 
     def principal_of(self, certificate: bytes | None, host: str) -> str:
-        """The principal of a client. Raises what the principal builder raises."""
+        """The principal of a client. Raises the exception of the principal builder."""
         return self._loaded.builder.build(
             AuthenticationContext(self.listener, self._security_protocol, host, certificate)
         )
 
     def source(self, config: BrokerConfig) -> TlsSource:
-        """What the settings name now, with the versions of the files."""
+        """The present values of the settings, with the versions of the files."""
         settings = tls_settings(config, self.listener, self._security_protocol)
         prefix = f"listener.name.{self.listener.lower()}."
         return TlsSource(
@@ -90,7 +90,7 @@ class TlsListener:
         return (new.key_store, new.trust_store) == (used.key_store, used.trust_store)
 
     def prepare(self, source: TlsSource) -> None:
-        """Load what changed, to be used by the next `update`. Raises ConfigError."""
+        """Load a changed source for the next `update`. Raises ConfigError."""
         if source != self._loaded.source:
             self._prepared = self._load_changed(source)
 
@@ -106,7 +106,7 @@ class TlsListener:
         return loaded
 
     def update(self, source: TlsSource) -> None:
-        """Use what changed for new connections. Logs what cannot be used, once, and keeps the old."""
+        """Use a changed source for new connections. An unusable one is logged once, and the old one stays."""
         if source in (self._loaded.source, self._refused):
             return
         # A thread that looks at the files may be here while the loop prepares other settings.
@@ -150,4 +150,3 @@ def _load(source: TlsSource) -> LoadedTls:
         check_trusts_itself(settings)
     builder = principal_builder(source.builder, source.mapping_rules)
     return LoadedTls(source, context, certificate_names(settings), builder)
-

@@ -1,4 +1,4 @@
-"""TlsListeners: the listeners of a broker that have TLS, and when their keys are loaded again.
+"""TlsListeners: the TLS listeners of a broker, and the reloads of their keys.
 
 Keys are loaded again when their settings change, when a client sets them to the same values again, and when
 their files change.
@@ -42,10 +42,10 @@ class TlsListeners:
         return [*self.by_name.values(), *([] if self.metrics is None else [self.metrics])]
 
     def check(self, config: BrokerConfig) -> None:
-        """Load what these settings change, and changed files.
+        """Load the changes of these settings, and changed files.
 
-        Raises InvalidRequest if new settings cannot be used, InvalidConfig if a file cannot that the broker
-        has used before: Kafka's answers.
+        As in Kafka, raises InvalidRequest for unusable settings, and InvalidConfig for an unusable file that
+        the broker has used before.
         """
         for listener in self._all:
             source = listener.source(config)
@@ -70,7 +70,7 @@ class TlsListeners:
         self._timer = self._loop.schedule(CHECK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Look at the files on a thread: they may be on a network."""
+        """Check the files on a thread, because they may be on a network."""
         self._timer = None
         self._loop.run_blocking(self.update, self._looked)
 

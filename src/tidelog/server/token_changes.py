@@ -1,4 +1,4 @@
-"""Where a broker keeps delegation tokens, and how it follows their changes by other brokers."""
+"""The stores of delegation tokens, and the service that follows their changes by other brokers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ClusterTokenStore:
         await in_time(self._nodes.remove_token(token_id), self._timeout)
 
     async def load(self, manager: DelegationTokenManager) -> None:
-        """Read all tokens, and watch for changes that are made from now on."""
+        """Read all tokens, and watch for later changes."""
         self._follower.listen(self._nodes.tree)
 
         async def load() -> None:

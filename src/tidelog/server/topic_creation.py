@@ -1,6 +1,6 @@
-"""AutoTopicCreation: creates topics that clients asked for in metadata requests.
+"""AutoTopicCreation: creates missing topics of metadata requests (Kafka's AutoTopicCreationManager).
 
-The partitions count for the controller mutation quota of the client that asks first. As in Kafka 3.9, the
+The partitions count for the controller mutation quota of the first requesting client. As in Kafka 3.9, the
 quota is permissive: the topics are created, and later topic changes of the client are refused or throttled.
 """
 
@@ -32,7 +32,7 @@ class AutoTopicCreation:
     def create(
         self, name: str, quota: MutationQuota | None = None, created: Callable[[], None] = lambda: None
     ) -> None:
-        """Begin to create a topic. At the limit this does nothing: the client asks again.
+        """Begin to create a topic. With too many running creations this does nothing, and the client retries.
 
         `quota` is permissive. Its tokens are taken at once, and given back if the topic cannot be created.
         `created` is called when this client has created the topic.

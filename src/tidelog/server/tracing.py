@@ -1,7 +1,7 @@
 """RequestTracer: each request as a span of OpenTelemetry, sent to a collector over HTTP.
 
-Needs the extra otel. A thread of the SDK sends the spans in batches; spans that come faster are dropped, and
-no request waits for the collector.
+Needs the extra otel. A thread of the SDK sends the spans in batches. If they come too fast, spans are
+dropped: no request waits for the collector.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ class RequestTracer:
         span.end(epoch_ns + sent_ns)
 
     def close(self) -> None:
-        """Waits for the collector, a few seconds at most. To be called on another thread than the loop's."""
+        """Send the remaining spans, for a few seconds at most.
+
+        Call this on another thread than the loop's.
+        """
         self._provider.shutdown()
 
 

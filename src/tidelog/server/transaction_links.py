@@ -1,4 +1,4 @@
-"""TransactionLinks: how transactions reach partitions and coordinators on other brokers."""
+"""TransactionLinks: the connections of transactions to partitions and coordinators on other brokers."""
 
 from __future__ import annotations
 

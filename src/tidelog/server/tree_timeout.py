@@ -1,4 +1,4 @@
-"""Limits how long a request waits for the metadata tree: ZooKeeper may be gone for long."""
+"""Limits the wait of a request for the metadata tree, because ZooKeeper may be unreachable for long."""
 
 from __future__ import annotations
 

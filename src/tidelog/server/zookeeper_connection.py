@@ -32,7 +32,7 @@ def zookeeper_settings(config: ClusterConfig) -> ZooKeeperSettings:
 
 
 async def connect_zookeeper(config: ClusterConfig, folder: str, rng: random.Random) -> ZooKeeperTree:
-    """A session that is noted in the log folder; ends the session of a killed broker that used the folder.
+    """Open a session, write it to the log folder, and end the session of a killed broker in that folder.
 
     Raises TreeUnavailable if no server answers in time, StartFailed if the settings cannot be used.
     """

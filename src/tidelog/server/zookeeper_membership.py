@@ -1,7 +1,8 @@
-"""ZooKeeperMembership: a broker of several, with a ZooKeeper session.
+"""ZooKeeperMembership: one of several brokers, with a ZooKeeper session.
 
-The broker registers itself, competes to be the controller, and does what the active controller says. If its
-session expires, it registers again and goes on; clients notice nothing unless the controller moved something.
+The broker registers itself, competes to be the controller, and follows the active controller. If its session
+expires, it registers again and continues. Clients notice that only if the controller has moved leaderships
+meanwhile.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class ZooKeeperMembership:
         return Identity(self._cluster_id, found)
 
     def _check_broker_id(self) -> None:
-        """A generated id may be that of another broker one day, if an operator sets one above the limit."""
+        """Refuse a configured id above the limit, because ZooKeeper may generate it for another broker later."""
         config, largest = self._config, self._config.reserved_broker_max_id
         if config.broker_id_generation_enable and config.broker_id > largest:
             raise StartFailed(
@@ -269,10 +270,10 @@ class ZooKeeperMembership:
         return self._overrides.of(topic)
 
     def check_folders(self, logs: LogManager) -> None:
-        """The tree cannot be older than the folders: all brokers share it."""
+        """Do nothing: all brokers share the tree, so it cannot be older than the folders."""
 
     def check_logs(self, logs: LogManager, new_folders: Sequence[str]) -> None:
-        """The controller says which partitions belong to this broker. Their topic ids are checked then."""
+        """Do nothing: topic ids are checked when the controller assigns partitions to this broker."""
 
     async def join(self, services: Services, endpoints: Sequence[Endpoint]) -> None:
         assert self._controller is not None
@@ -376,14 +377,14 @@ class ZooKeeperMembership:
 
     @property
     def _wait_seconds(self) -> float:
-        """How long to wait for the end of a session that has this broker's node.
+        """The time to wait for the end of another session with this broker's node.
 
-        ZooKeeper has limits of its own: a session may live longer than `zookeeper.session.timeout.ms`.
+        ZooKeeper has its own limits: a session may live longer than `zookeeper.session.timeout.ms`.
         """
         return self.async_tree().session_timeout * SESSION_MARGIN
 
     async def _register_again(self) -> None:
-        """Register in a new session. TimeoutError if ZooKeeper does not answer in time."""
+        """Register in a new session. Raises TimeoutError if ZooKeeper does not answer in time."""
         async with asyncio.timeout(self._wait_seconds + REGISTER_SECONDS):
             await self._register()
 
@@ -474,7 +475,7 @@ class ZooKeeperMembership:
     async def _move_leaderships(self) -> None:
         """Ask the controller for a controlled shutdown, as often as the settings say.
 
-        Without ZooKeeper only once, and for a few seconds: no controller is elected while it is away.
+        Without ZooKeeper only once, and for a few seconds, because no controller can be elected then.
         """
         if not self._cluster.controlled_shutdown_enable:
             return
@@ -491,7 +492,7 @@ class ZooKeeperMembership:
         log.warning("stopping without a controlled shutdown: leaderships move when the session ends")
 
     async def _hand_over(self) -> bool:
-        """Whether this broker leads no partition any more that another broker can lead."""
+        """Move the leaderships; returns whether this broker has none left that another broker could take."""
         assert self._channel is not None
         request = ControlledShutdownRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch)
         seconds = self._cluster.controller_socket_timeout_ms / 1000
@@ -509,8 +510,8 @@ class ZooKeeperMembership:
             log.warning("the controller refused a controlled shutdown with error code %d", answer.error_code)
             return False
         if answer.remaining_partitions:
-            left = ", ".join(f"{p.topic_name}-{p.partition_index}" for p in answer.remaining_partitions)
-            log.warning("partitions without another leader so far: %s", left)
+            remaining = ", ".join(f"{p.topic_name}-{p.partition_index}" for p in answer.remaining_partitions)
+            log.warning("partitions without another leader so far: %s", remaining)
             return False
         return True
 
@@ -559,7 +560,7 @@ def _announced(features: Features) -> dict[str, tuple[int, int]]:
 
 
 def topics_with_logs(logs: LogManager) -> list[str]:
-    """The topics of the folders that can be read. The load of the logs takes the others offline."""
+    """The topics of the readable folders. The load of the logs takes unreadable folders offline."""
     found: set[str] = set()
     for log_dir in logs.log_dirs.online:
         with suppress(OSError):

@@ -48,7 +48,7 @@ class ZooKeeperPortRefused(ZooKeeperFailed):
 
 
 class ZooKeeperProcess:
-    """A standalone ZooKeeper: `start`, `wait_ready`, `stop`. As a context manager it does all three.
+    """A standalone ZooKeeper. Call `start`, `wait_ready` and `stop`, or use it as a context manager.
 
     Its data, its configuration and its log are in `data_dir`. `settings` are further lines of its
     configuration. The process gets no Ctrl-C of the terminal and ends with this process.
@@ -107,7 +107,10 @@ class ZooKeeperProcess:
             )
 
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Wait until it serves sessions. ZooKeeperFailed if it ends, or after `timeout` seconds."""
+        """Wait until the server accepts sessions.
+
+        Raises ZooKeeperFailed if it ends, or after `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
         while not self.answers():
             if not self.running:
@@ -117,7 +120,7 @@ class ZooKeeperProcess:
             time.sleep(POLL_SECONDS)
 
     def answers(self) -> bool:
-        """Whether this process serves sessions: its port is open before."""
+        """Whether this process accepts sessions. Its port is open before that."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         try:
             with socket.create_connection((host, self.port), PROBE_SECONDS) as connection:
@@ -136,7 +139,7 @@ class ZooKeeperProcess:
             return None
 
     def stop(self) -> None:
-        """Stop the process: all that it confirmed is on disk."""
+        """Stop the process. All confirmed changes are on disk."""
         if self._process is not None and self.running:
             self._process.terminate()
             if self.wait(STOP_SECONDS) is None:
@@ -192,7 +195,7 @@ class ZooKeeperProcess:
 
     @contextmanager
     def _locked_folder(self) -> Iterator[BinaryIO]:
-        """The lock of the folder. The process has it, too, and keeps it: ZooKeeper itself has none."""
+        """The lock of the folder. The child inherits and keeps it, because ZooKeeper itself locks nothing."""
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             lock = (self.data_dir / LOCK_FILE).open("ab")

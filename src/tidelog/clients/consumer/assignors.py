@@ -267,10 +267,10 @@ class _Balance:
             for partition in range(self.counts[topic])
         ]
         self._keep(members, set(everything))
-        taken = {partition for partitions in self.given.values() for partition in partitions}
+        owned = {partition for partitions in self.given.values() for partition in partitions}
         loads = {member_id: len(partitions) for member_id, partitions in self.given.items()}
         for partition in everything:
-            if partition not in taken:
+            if partition not in owned:
                 least = min(
                     takers[partition.topic],
                     key=lambda member_id: (loads[member_id], self.racks.far(member_id, partition)),

@@ -201,7 +201,9 @@ class Consumer(Generic[K_co, V_co]):
 
     # Polling
 
-    def _taken(self, take: Callable[[], T], timeout: float | None) -> tuple[T | None, float | None]:
+    def _take_without_loop(
+        self, take: Callable[[], T], timeout: float | None
+    ) -> tuple[T | None, float | None]:
         """The result of `take` if the poll needs no loop, and the rest of the time.
 
         None without fetched records; waits up to DIRECT_WAIT_SECONDS for some.
@@ -246,8 +248,8 @@ class Consumer(Generic[K_co, V_co]):
         limit = limit_of(max_records, self._limit)
         self._core.fetcher.marks.clear()  # the records of the last poll have been received
         try:
-            records, left = self._taken(lambda: self._core.take(limit), timeout)
-            return records or self._call(self._inner.poll(left, limit))
+            records, remaining = self._take_without_loop(lambda: self._core.take(limit), timeout)
+            return records or self._call(self._inner.poll(remaining, limit))
         except BaseException as error:
             self._take_back(error)
             raise
@@ -278,15 +280,15 @@ class Consumer(Generic[K_co, V_co]):
         core = self._core
         self._wants_columns = limit == EVERYTHING
         try:
-            table, left = self._taken(lambda: core.take_columns(limit), timeout)
+            table, remaining = self._take_without_loop(lambda: core.take_columns(limit), timeout)
         finally:
             self._wants_columns = False
-        until = None if left is None else time.monotonic() + left
+        deadline = None if remaining is None else time.monotonic() + remaining
         while table is None:
-            if not self._call(core.poll_for(left, lambda: bool(core.fetcher.ready), False)):
+            if not self._call(core.poll_for(remaining, lambda: bool(core.fetcher.ready), False)):
                 return no_rows()
             table = core.take_columns(limit)  # None if only transaction markers were fetched
-            left = None if until is None else max(0.0, until - time.monotonic())
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         return table
 
     def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:

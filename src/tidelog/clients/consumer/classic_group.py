@@ -229,10 +229,10 @@ class ClassicGroup(GroupMembership):
         unwanted = {name.topic for name in assigned if not subscription.wants(name.topic)}
         if unwanted:
             self.request_rejoin(f"it was assigned {sorted(unwanted)}, which it does not want any more")
-        gone = self.owned - assigned
-        if gone:
+        revoked = self.owned - assigned
+        if revoked:
             self.request_rejoin("it has given up partitions that others wait for")
-            await self.give_up(gone, REVOKED)
+            await self.give_up(revoked, REVOKED)
         log.debug("group %r: generation %d, %s", self.group_id, joined.generation.id, sorted(assigned))
         await self.take_over(assigned, assigned - self.owned)
 

@@ -314,8 +314,8 @@ class AsyncConsumer(Generic[K_co, V_co]):
         for partition, timestamp in timestamps.items():
             if timestamp < 0:
                 raise ValueError(f"time {timestamp} of {TopicPartition(*partition)}: expected 0 or more")
-        asked = {TopicPartition(*partition): timestamp for partition, timestamp in timestamps.items()}
-        return await self._core.offset_fetcher.offsets(asked, self._core.limit(timeout))
+        times = {TopicPartition(*partition): timestamp for partition, timestamp in timestamps.items()}
+        return await self._core.offset_fetcher.offsets(times, self._core.limit(timeout))
 
     def highwater(self, partition: PartitionKey) -> int | None:
         """The high watermark that the last fetch returned; None before the first fetch."""

@@ -130,12 +130,12 @@ class ConsumerGroup(GroupMembership):
         target = self.target
         wanted = await self._named(target)
         began = self.now()
-        gone = self.owned - wanted
-        if gone:
-            await self.give_up(gone, REVOKED)
+        revoked = self.owned - wanted
+        if revoked:
+            await self.give_up(revoked, REVOKED)
             self._heartbeat_now.set()  # other members wait for the revoked partitions
         added = wanted - self.owned
-        if added or gone or not self.owned:
+        if added or revoked or not self.owned:
             self.context.metrics.rebalance_total += 1
             self.context.metrics.rebalance_latency.add(self.now() - began)
             await self.take_over(wanted, added)
@@ -260,7 +260,7 @@ class ConsumerGroup(GroupMembership):
             raise UnsupportedVersion(
                 f"group {self.group_id!r}: the broker matches no patterns; subscribe with re.compile(...)"
             )
-        said: dict[str, object] = {
+        state: dict[str, object] = {
             "names": sorted(subscription.wanted),
             "pattern": pattern or "",
             "owned": sorted(self.owned) if self.epoch != JOIN else [],
@@ -269,13 +269,13 @@ class ConsumerGroup(GroupMembership):
             request.rack_id = settings.client_rack or None
             request.rebalance_timeout_ms = settings.max_poll_interval_ms
             request.server_assignor = settings.group_remote_assignor
-        if said["names"] != self._sent.get("names"):
+        if state["names"] != self._sent.get("names"):
             request.subscribed_topic_names = sorted(subscription.wanted)
-        if version >= VERSION_WITH_PATTERNS and said["pattern"] != self._sent.get("pattern", ""):
+        if version >= VERSION_WITH_PATTERNS and state["pattern"] != self._sent.get("pattern", ""):
             request.subscribed_topic_regex = pattern or ""
-        if said["owned"] != self._sent.get("owned"):
+        if state["owned"] != self._sent.get("owned"):
             request.topic_partitions = self._by_id(self.owned if self.epoch != JOIN else ())
-        self._sent = said
+        self._sent = state
         return request
 
     def _by_id(

@@ -280,9 +280,9 @@ class ConsumerCore(Generic[K_co, V_co]):
                 self.news.clear()
                 await self._prepare_poll(group, deadline)
                 before = self.metrics_of.records_consumed_total
-                taken = take()
-                if taken:
-                    return taken
+                records = take()
+                if records:
+                    return records
                 if self.metrics_of.records_consumed_total != before:
                     # Interceptors dropped all records. More may wait, and nothing else wakes this poll.
                     self.wake()
@@ -316,9 +316,9 @@ class ConsumerCore(Generic[K_co, V_co]):
 
     async def _first_topics(self, deadline: float | None) -> None:
         """Wait for the names of all topics, for the pattern to match."""
-        left = None if deadline is None else deadline - asyncio.get_running_loop().time()
+        remaining = None if deadline is None else deadline - asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutException):
-            await self.client.refresh(timeout=left)
+            await self.client.refresh(timeout=remaining)
 
     def raise_errors(self) -> None:
         if self.fetcher.errors:

@@ -44,7 +44,7 @@ class FetchSession:
         if with_ids != self.uses_ids:
             self.epoch = FIRST_EPOCH
             self.uses_ids = with_ids
-        gone: list[TopicPartition] = []
+        forgotten: list[TopicPartition] = []
         changed: Mapping[TopicPartition, Wanted] = wanted
         if self.epoch != FIRST_EPOCH:
             known = self.partitions
@@ -54,11 +54,11 @@ class FetchSession:
                 for name, old in known.items()
                 if name in wanted and wanted[name].topic_id != old.topic_id
             }
-            gone = [name for name in known if name not in wanted or name in replaced]
+            forgotten = [name for name in known if name not in wanted or name in replaced]
             changed = {name: entry for name, entry in wanted.items() if known.get(name) != entry}
         request.session_id, request.session_epoch = self.id, self.epoch
         request.topics = _topics(changed, max_bytes)
-        request.forgotten_topics_data = _forgotten(gone, self.partitions)
+        request.forgotten_topics_data = _forgotten(forgotten, self.partitions)
         self.partitions = dict(wanted)
 
     def close_into(self, request: FetchRequest) -> None:
@@ -106,10 +106,10 @@ def _topics(wanted: Mapping[TopicPartition, Wanted], max_bytes: int) -> list[Fet
 
 
 def _forgotten(
-    gone: list[TopicPartition], known: Mapping[TopicPartition, Wanted]
+    forgotten: list[TopicPartition], known: Mapping[TopicPartition, Wanted]
 ) -> list[FetchRequest.ForgottenTopic]:
     topics: dict[tuple[str, bytes], FetchRequest.ForgottenTopic] = {}
-    for name in gone:
+    for name in forgotten:
         topic_id = known[name].topic_id if name in known else ZERO_UUID
         found = topics.setdefault(
             (name.topic, topic_id), FetchRequest.ForgottenTopic(topic=name.topic, topic_id=topic_id)

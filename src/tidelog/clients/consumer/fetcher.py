@@ -463,10 +463,10 @@ class Fetcher:
             )
             for data in topic.partitions:
                 partition = TopicPartition(name, data.partition_index)
-                asked = ask.states.get(partition)
-                if asked is None:
+                request_state = ask.states.get(partition)
+                if request_state is None:
                     continue
-                state, turn, offset = asked
+                state, turn, offset = request_state
                 if state.turn == turn and state.fetch_offset == offset:
                     self._take_partition(node, state, data, now)
 

@@ -73,14 +73,14 @@ class OffsetFetcher:
         """The answers for all partitions. A retriable error is retried at the leader of that time."""
         client = self._client
         client.want({name.topic for name in questions})
-        left = dict(questions)
+        unanswered = dict(questions)
         found: dict[TopicPartition, A] = {}
         last: KafkaError | None = None
         attempt = 0
         try:
             async with asyncio.timeout(timeout):
-                while left:
-                    groups = self._by_leader(left)
+                while unanswered:
+                    groups = self._by_leader(unanswered)
                     answers = await asyncio.gather(
                         *(ask(node, group) for node, group in groups.items()), return_exceptions=True
                     )
@@ -92,15 +92,17 @@ class OffsetFetcher:
                         else:
                             found |= answer[0]
                             last = answer[1] or last
-                    left = {name: question for name, question in left.items() if name not in found}
-                    if left:
+                    unanswered = {
+                        name: question for name, question in unanswered.items() if name not in found
+                    }
+                    if unanswered:
                         if isinstance(client.last_error, REFUSED):
                             raise client.last_error
-                        client.request_refresh({name.topic for name in left})
+                        client.request_refresh({name.topic for name in unanswered})
                         await asyncio.sleep(client.retry_backoff.delay(attempt))
                         attempt += 1
         except TimeoutError:
-            names = ", ".join(str(name) for name in sorted(left)[:5])
+            names = ", ".join(str(name) for name in sorted(unanswered)[:5])
             reason = last or client.last_error
             text = f"{what} of {names}: no answer within {round(timeout * 1000)} ms"
             raise TimeoutException(f"{text}: {reason}" if reason else text) from None

@@ -176,16 +176,16 @@ class Positions:
         for state in states:
             if state.position_epoch < 0:
                 state.validating = False
-        asked = {state.name: (state, state.turn, state.position) for state in states if state.validating}
-        if not asked:
+        requests = {state.name: (state, state.turn, state.position) for state in states if state.validating}
+        if not requests:
             return
         view = self._client.view
-        epochs = {name: view.leader_epoch(*name) for name in asked}
+        epochs = {name: view.leader_epoch(*name) for name in requests}
         ends = await self._offset_fetcher.epoch_ends(
-            {name: state.position_epoch for name, (state, _, _) in asked.items()}, ROUND_SECONDS
+            {name: state.position_epoch for name, (state, _, _) in requests.items()}, ROUND_SECONDS
         )
         lost: dict[TopicPartition, int | None] = {}
-        for name, (state, turn, position) in asked.items():
+        for name, (state, turn, position) in requests.items():
             if state.turn != turn or position is None or state.position is None:
                 continue
             epoch, end = ends[name]

@@ -92,8 +92,8 @@ class BufferMemory:
             self.waiting += 1
             try:
                 while not self._free(size):
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not self._condition.wait(left):
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0 or not self._condition.wait(remaining):
                         raise self._exhausted(size)
             finally:
                 self.waiting -= 1

@@ -88,10 +88,10 @@ class RowSources:
             self._refuse_others(names, found)
         return found
 
-    def _refuse_others(self, names: list[str], found: RowColumns) -> None:
-        taken = {found.key, found.value, found.timestamp, *NOT_BY_OTHER_NAMES}
+    def _refuse_others(self, names: list[str], columns: RowColumns) -> None:
+        used = {columns.key, columns.value, columns.timestamp, *NOT_BY_OTHER_NAMES}
         for name in names:
-            if name not in taken:
+            if name not in used:
                 usual = [known for known in COLUMNS if known not in names]
                 near = difflib.get_close_matches(name, usual, n=1, cutoff=0.6)
                 hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(COLUMNS)}"

@@ -154,7 +154,9 @@ class ProducerCore:
     ) -> Generator[Wait, None, RecordFuture]:
         """The steps that put a record into a batch. The result is its future."""
         record = self.interceptors.on_send(record)
-        told = self._on_delivery(record, callback) if callback is not None or self.interceptors else None
+        on_delivery = (
+            self._on_delivery(record, callback) if callback is not None or self.interceptors else None
+        )
         try:
             future = yield from self._append_steps(record)
         except KafkaError as error:
@@ -165,8 +167,8 @@ class ProducerCore:
             if self.transactions is not None:
                 yield RecordFailed(error)
             future = RejectedRecord(record.topic, error).future()
-        if told is not None:
-            future.add_done_callback(told)
+        if on_delivery is not None:
+            future.add_done_callback(on_delivery)
         return future
 
     def is_raised(self, error: KafkaError) -> bool:
@@ -366,7 +368,7 @@ class ProducerCore:
     def _on_delivery(
         self, record: ProducerRecord, callback: DeliveryCallback | None
     ) -> Callable[[RecordFuture], None]:
-        def told(future: RecordFuture) -> None:
+        def on_delivery(future: RecordFuture) -> None:
             error = future.exception(0)
             batch = future.batch
             if error is None:
@@ -382,7 +384,7 @@ class ProducerCore:
                 except Exception:
                     log.exception("the callback of a record for topic %s failed", record.topic)
 
-        return told
+        return on_delivery
 
     def _forget_batch(self, batch: ProducerBatch) -> None:
         queue = batch.queue
@@ -412,7 +414,7 @@ class ProducerCore:
 
     async def wait_for_topic(self, topic: str, partition: int | None, timeout: float) -> None:
         client = self.client
-        begun = time.monotonic()
+        start = time.monotonic()
         await client.topic(topic, timeout=timeout)
         if partition is None or partition < (client.view.partition_count(topic) or 0):
             return
@@ -424,13 +426,13 @@ class ProducerCore:
             client.request_refresh((topic,))
             return False
 
-        left = max(0.0, timeout - (time.monotonic() - begun))
+        remaining = max(0.0, timeout - (time.monotonic() - start))
         count = client.view.partition_count(topic)
         missing = (
             f"partition {partition} of topic {topic!r}, which has {count} partitions, is not in the metadata"
         )
         try:
-            await client.wait_for(grown, left, missing)
+            await client.wait_for(grown, remaining, missing)
         except TimeoutException:
             raise TimeoutException(f"{missing} after {round(timeout * 1000)} ms") from None
 

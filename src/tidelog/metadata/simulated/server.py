@@ -35,8 +35,8 @@ class SimulatedSession:
     password: bytes
     timeout: float
     client: str
-    heard: float
-    """When the server last heard of the client."""
+    last_heard: float
+    """When the server last last_heard of the client."""
     connection: ServerConnection | None = None
     watched: bool = False
     """Whether a timer waits for its time-out."""
@@ -114,7 +114,7 @@ class SimulatedZooKeeper:
         """Accept connections again. Every session has its whole time-out to come back."""
         self._up = True
         for session in self.sessions.values():
-            session.heard = self._loop.time()
+            session.last_heard = self._loop.time()
             self._await_timeout(session)
 
     # --- connections
@@ -175,7 +175,7 @@ class SimulatedZooKeeper:
                 # What still travels on the old connection must not be made after what the new one sends.
                 session.connection.close()
         session.connection = connection
-        session.heard = self._loop.time()
+        session.last_heard = self._loop.time()
         connection.session_id = session.id
         timeout_ms = round(session.timeout * 1000)
         connection.send(requests.connect_response(timeout_ms, session.id, session.password))
@@ -183,7 +183,7 @@ class SimulatedZooKeeper:
     def on_heard(self, connection: ServerConnection) -> None:
         session = self.sessions.get(connection.session_id)
         if session is not None:
-            session.heard = self._loop.time()
+            session.last_heard = self._loop.time()
 
     def end_session(self, session_id: int) -> None:
         """Delete the ephemeral nodes of a session, and forget it."""
@@ -205,14 +205,14 @@ class SimulatedZooKeeper:
     def _await_timeout(self, session: SimulatedSession) -> None:
         if not session.watched:
             session.watched = True
-            due = session.heard + session.timeout
+            due = session.last_heard + session.timeout
             self._loop.call_later(max(0.0, due - self._loop.time()), lambda: self._check_timeout(session))
 
     def _check_timeout(self, session: SimulatedSession) -> None:
         session.watched = False
         if session.id not in self.sessions or not self._up:
             return
-        if self._loop.time() >= session.heard + session.timeout:
+        if self._loop.time() >= session.last_heard + session.timeout:
             self._expire(session)
         else:
             self._await_timeout(session)

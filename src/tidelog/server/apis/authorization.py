@@ -1,7 +1,4 @@
-"""The checks of handlers: whether the client of a request may do something.
-
-Without an authorizer everything is allowed.
-"""
+"""The authorization checks of handlers. Without an authorizer everything is allowed."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def is_allowed(
     tell_denied: bool = True,
     tell_allowed: bool = True,
 ) -> bool:
-    """Whether the client may do the operation. `tell_...` says whether the audit names the decision."""
+    """Whether the client may do the operation. The `tell_...` flags say which decisions the audit logs."""
     authorizer = services.authorizer
     if authorizer is None:
         return True
@@ -102,7 +99,7 @@ def is_allowed_on_any(
 
 
 def check_cluster(services: Services, request: Request, operation: AclOperation) -> None:
-    """ClusterAuthorizationFailed unless the client may do the operation on the cluster."""
+    """Raise ClusterAuthorizationFailed unless the client may do the operation on the cluster."""
     if services.authorizer is not None and not is_allowed(services, request, operation, CLUSTER):
         raise ClusterAuthorizationFailed(f"{request.principal} may not do {operation.name} on the cluster")
 
@@ -118,6 +115,4 @@ def authorized_operations(
     decisions = authorizer.authorize(
         request, [Action(operation, resource_type, name) for operation in operations]
     )
-    return sum(
-        1 << operation for operation, decision in zip(operations, decisions, strict=True) if decision
-    )
+    return sum(1 << operation for operation, decision in zip(operations, decisions, strict=True) if decision)

@@ -1,8 +1,8 @@
-"""CommitWaits: small produces with acks=all that are written, and wait for the replicas in sync.
+"""CommitWaits: small produces with acks=all that are written, and wait for the in-sync replicas.
 
 The produces of one partition commit in the order of their offsets, so one operation of the produce purgatory
-waits for all of them. A connection may have several produces that wait, of any partitions: its responses
-leave in the order of its requests.
+waits for all of them. A connection may have several waiting produces, to any partitions. Its responses are
+sent in the order of its requests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class CommitWaits:
         self._replicas = replicas
         self._clock: Clock = replicas.clock
         self._refuse = refuse
-        # Connections with responses that wait: their later responses have to wait behind these.
+        # The waiting responses of each connection. Later responses of the connection have to wait behind
+        # them.
         self.channels: dict[Channel, deque[CommitWait]] = {}
         self._partitions: dict[Partition, DelayedCommits] = {}
 
@@ -89,10 +90,8 @@ class CommitWaits:
     def _put(self, wait: CommitWait) -> None:
         self.channels.setdefault(wait.channel, deque()).append(wait)
 
-    def _watch(
-        self, partition: Partition, waits: deque[CommitWait], deadline: float, wait_ms: int
-    ) -> None:
-        """Wait for all of `waits`, the first of which times out at `deadline`, in `wait_ms`."""
+    def _watch(self, partition: Partition, waits: deque[CommitWait], deadline: float, wait_ms: int) -> None:
+        """Wait for all of `waits`. The first of them times out at `deadline`, in `wait_ms`."""
         operation = self._partitions[partition] = DelayedCommits(self, partition, waits, deadline)
         key = (partition.topic, partition.index)
         purgatory = self._replicas.produce_purgatory
@@ -112,17 +111,17 @@ class CommitWaits:
             del self._partitions[operation.partition]
 
     def expired(self, operation: DelayedCommits) -> None:
-        """The first produce of the operation has waited long enough; the others go on waiting."""
+        """Answer the produces whose time is over. The others continue to wait in a new operation."""
         self.ended(operation)
-        left = self._without_late(operation)
+        remaining = self._without_late(operation)
         operation.waits = deque()
-        if left:
-            deadline = min(wait.deadline for wait in left)
+        if remaining:
+            deadline = min(wait.deadline for wait in remaining)
             wait_ms = max(0, math.ceil((deadline - self._clock.monotonic()) * 1000))
-            self._watch(operation.partition, left, deadline, wait_ms)
+            self._watch(operation.partition, remaining, deadline, wait_ms)
 
     def _expire_at(self, operation: DelayedCommits, deadline: float) -> None:
-        """A later produce has a shorter time-out than the first."""
+        """Set a timer for a later produce with a shorter time-out than the first one."""
         operation.deadline = deadline
 
         def expire() -> None:
@@ -139,17 +138,17 @@ class CommitWaits:
         """Answer the produces whose time is over; returns the others."""
         now = self._clock.monotonic()
         name = operation.partition.name
-        late = [wait for wait in operation.waits if wait.deadline <= now]
-        left = deque(wait for wait in operation.waits if wait.deadline > now)
-        for wait in late:
+        expired = [wait for wait in operation.waits if wait.deadline <= now]
+        remaining = deque(wait for wait in operation.waits if wait.deadline > now)
+        for wait in expired:
             wait.error = RequestTimedOut(
                 f"the replicas in sync of {name} did not reach offset {wait.offset} in time"
             )
-        self.ready(late)
-        return left
+        self.ready(expired)
+        return remaining
 
     def ready(self, waits: list[CommitWait]) -> None:
-        """Send the responses of these produces, as soon as those before them are sent."""
+        """Send the responses of these produces, each after the earlier responses of its connection."""
         channels: dict[Channel, None] = {}
         for wait in waits:
             wait.is_ready = True
@@ -164,13 +163,13 @@ class CommitWaits:
                 del self.channels[channel]
 
     def _send(self, channel: Channel, wait: CommitWait) -> None:
-        taken = wait.produce[0]
+        fast_request = wait.produce[0]
         if wait.error is not None:
             self._refuse(wait.produce, wait.error)
         elif not wait.answer:
-            channel.send_deferred(taken, wait.answer)
+            channel.send_deferred(fast_request, wait.answer)
         else:
-            request = channel.request_of(taken)
+            request = channel.request_of(fast_request)
             request.local_end_ns = wait.written_ns
             channel.send_frame(request, wait.answer)
 

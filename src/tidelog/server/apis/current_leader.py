@@ -1,6 +1,6 @@
 """The present leaders of partitions that this broker does not lead (KIP-951), for produce and fetch answers.
 
-A client that gets them need not ask for metadata before it tries again.
+With them, a client can retry without a metadata request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CurrentLeaders:
         self._nodes: dict[int, LeaderNode] = {}
 
     def of(self, topic: str | bytes, index: int) -> tuple[int, int]:
-        """The leader of a partition and its epoch, as far as this broker knows; -1 for an unknown one."""
+        """The leader of a partition and its epoch in this broker's metadata; -1 for an unknown one."""
         leader, epoch = self._find(topic, index)
         state = self._services.metadata.snapshot
         broker = state.brokers.get(leader)

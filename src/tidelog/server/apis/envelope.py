@@ -1,4 +1,4 @@
-"""Envelope (58) v0: a broker passes the request of a client on to the active controller.
+"""Envelope (58) v0: a broker forwards the request of a client to the active controller.
 
 - Served in a cluster alone, over the listeners of the brokers; over others the connection is closed.
 - The request in it is handled as if the client had sent it, with the principal and the address of the client,
@@ -59,7 +59,7 @@ def envelope(services: Services, request: Request, body: EnvelopeRequest) -> Env
 
 
 def _forwarded(services: Services, request: Request, body: EnvelopeRequest) -> Request:
-    """The request of the client, whose answer answers the Envelope."""
+    """The request of the client. Its answer becomes the answer to the Envelope."""
     frame = memoryview(body.request_data)
     if len(frame) < 4:
         raise InvalidRequest(f"there is no request header in {len(frame)} bytes")

@@ -130,9 +130,9 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
 
 
 def quick_fetch(services: Services, request: Request) -> bool:
-    """Answer a fetch of one partition, or the next one of a session that names none.
+    """Answer a fetch of one partition, or the next fetch of a session without partitions in the request.
 
-    False leaves any other fetch to `fetch`.
+    Returns False to leave any other fetch to `fetch`.
     """
     version = request.api_version
     found = parse_one_fetch(request.buffer, request.body_start, version)
@@ -300,9 +300,10 @@ def _is_remembered(services: Services, request: Request, context: FetchContext, 
 
 
 def _exempt_follower(services: Services, request: Request) -> None:
-    """Let a follower fetch while the request queue is full: producers may fill it who wait for followers.
+    """Exempt the connection of a follower from the limits of the request queue and from quotas.
 
-    Quotas do not count for its connection either, so a client has to be allowed to be a follower.
+    The queue may be full of produces that wait for this follower. The client needs the right to be a
+    follower.
     """
     if services.cluster is None or request.listener not in services.cluster.listeners:
         return
@@ -320,7 +321,7 @@ def _fetch_many(
     done: Callable[[list[FetchedPartition]], None],
     denied: Unknown,
 ) -> Slices[None]:
-    """Find the unknown partitions in slices, as a client may send any number of them, and read the others."""
+    """Read a fetch with many partitions, after the unknown ones among them are found in slices."""
     unknown = yield from services.fetcher.unknown_of(context.due())
     if len(unknown) <= IN_ONE_GO:
         unknown = {}  # so few may wait in the purgatory, and the fetcher looks for them again after the wait

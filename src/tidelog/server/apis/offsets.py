@@ -153,23 +153,25 @@ def _lookups(
     if services.authorizer is not None:
         allowed = allowed_names(services, request, DESCRIBE, TOPIC, [topic.name for topic in body.topics])
     for topic in body.topics:
-        found = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
-        answer.topics.append(found)
+        topic_answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
+        answer.topics.append(topic_answer)
         yield None
         if allowed is not None and topic.name not in allowed:
-            found.partitions = [
+            topic_answer.partitions = [
                 ListOffsetsResponse.ListOffsetsPartitionResponse(
-                    partition_index=wanted.partition_index, error_code=TopicAuthorizationFailed.code
+                    partition_index=partition.partition_index, error_code=TopicAuthorizationFailed.code
                 )
-                for wanted in topic.partitions
+                for partition in topic.partitions
             ]
             continue
-        told: set[int] = set()
-        for wanted in topic.partitions:
-            if wanted.partition_index not in told:
-                told.add(wanted.partition_index)
-                is_twice = named[topic.name, wanted.partition_index] > 1
-                yield partial(_find, services, request, body, topic.name, wanted, is_twice, found.partitions)
+        listed: set[int] = set()
+        for partition in topic.partitions:
+            if partition.partition_index not in listed:
+                listed.add(partition.partition_index)
+                is_twice = named[topic.name, partition.partition_index] > 1
+                yield partial(
+                    _find, services, request, body, topic.name, partition, is_twice, topic_answer.partitions
+                )
 
 
 def _find(
@@ -177,21 +179,21 @@ def _find(
     request: Request,
     body: ListOffsetsRequest,
     topic: str,
-    wanted: ListOffsetsRequest.ListOffsetsPartition,
+    partition: ListOffsetsRequest.ListOffsetsPartition,
     is_twice: bool,
-    found: list[ListOffsetsResponse.ListOffsetsPartitionResponse],
+    answers: list[ListOffsetsResponse.ListOffsetsPartitionResponse],
     reads: CachedReads,
 ) -> None:
-    answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=partition.partition_index)
     try:
         if body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise UnknownServerError(f"there is no isolation level {body.isolation_level}")
         if is_twice:
-            raise InvalidRequest(f"{topic}-{wanted.partition_index} is named more than once")
+            raise InvalidRequest(f"{topic}-{partition.partition_index} is named more than once")
         answer.timestamp, answer.offset, leader_epoch = find_offset(
-            services.replicas.partition(topic, wanted.partition_index),
-            wanted.timestamp,
-            wanted.current_leader_epoch,
+            services.replicas.partition(topic, partition.partition_index),
+            partition.timestamp,
+            partition.current_leader_epoch,
             replica_id=body.replica_id,
             read_committed=body.isolation_level == READ_COMMITTED,
             version=request.api_version,
@@ -206,7 +208,7 @@ def _find(
         answer.error_code = error.code
     except OSError:
         answer.error_code = KafkaStorageError.code
-    found.append(answer)
+    answers.append(answer)
 
 
 def find_offset(

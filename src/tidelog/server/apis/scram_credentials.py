@@ -130,8 +130,8 @@ def describe_user_scram_credentials(
         return _denied(body)
     entities = services.metadata.snapshot.entity_configs
     if body.users:
-        asked = Counter(user.name for user in body.users)
-        results = [_described(name, entities, is_twice=count > 1) for name, count in asked.items()]
+        counts = Counter(user.name for user in body.users)
+        results = [_described(name, entities, is_twice=count > 1) for name, count in counts.items()]
         return DescribeUserScramCredentialsResponse(results=results)
     names = (decode_name(path.removeprefix(USERS)) for path in entities if _is_user(path))
     results = [_described(name, entities) for name in sorted(names) if _infos(entities, name)]

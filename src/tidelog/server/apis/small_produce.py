@@ -1,7 +1,7 @@
 """The fast path of Produce: one small batch for one partition, appended and answered in one turn of the loop.
 
-It reads the request from its frame alone. The batches of one turn share one write for each partition, and get
-their responses in the order of their requests; with acks=all and several replicas when these have the batch
+It reads the request from its frame alone. The batches of one turn share one write for each partition.
+Responses are sent in the order of the requests, with acks=all and several replicas when these have the batch
 (commit_waits.py). `produce` handles every other request: several partitions, a batch that breaks a rule, a
 partition that has to wait for a worker or for a flush.
 """
@@ -44,13 +44,13 @@ class SmallProduces:
         self._quotas = services.quotas
         self._replicas = services.replicas
         self._ms = services.clock.ms
-        self._taken: list[SmallProduce] = []  # the end of this turn appends their batches
+        self._queued: list[SmallProduce] = []  # the end of this turn appends their batches
         self._now_ms = 0  # the time of the first of these requests
         self._waits = CommitWaits(services.replicas, self._refuse)
 
-    def take(self, taken: FastRequest, frame: memoryview, body_start: int) -> bool:
-        """Append and answer the batch in this turn; False if `produce` has to handle the request."""
-        channel, entry, _, size, _, _ = taken
+    def take(self, fast_request: FastRequest, frame: memoryview, body_start: int) -> bool:
+        """Append and answer the batch in this turn. Returns False to leave the request to `produce`."""
+        channel, entry, _, size, _, _ = fast_request
         version = entry.api_version
         if size >= HEAVY_BYTES or (found := parse_one_batch(frame, body_start, version)) is None:
             return False
@@ -68,7 +68,7 @@ class SmallProduces:
         partition = hosted.partitions.get(index)
         if partition is None or not partition.can_append_in_turn(acks):
             return False
-        if not self._taken:
+        if not self._queued:
             self._now_ms = self._ms()
         now_ms = self._now_ms
         guard, is_verified = None, False
@@ -102,16 +102,16 @@ class SmallProduces:
         quotas = self._quotas
         if quotas.is_active and not quotas.takes_small_produce(channel, size - body_start):
             return False
-        produce = (taken, acks, topic, hosted, partition, batch, timeout_ms)
-        is_joined = self._taken or channel.has_other_requests
+        produce = (fast_request, acks, topic, hosted, partition, batch, timeout_ms)
+        is_joined = self._queued or channel.has_other_requests
         if is_joined and batch.size <= JOINED_BYTES and guard is None and not is_verified:
             partition.append_in_turn(batch)
             channel.defer_response()
-            if not self._taken:
+            if not self._queued:
                 channel.context.loop.call_soon_in_turn(self.end_turn)
-            self._taken.append(produce)
+            self._queued.append(produce)
             return True
-        if self._taken:
+        if self._queued:
             self.end_turn()  # write earlier batches first
             if not partition.can_append_in_turn(acks):
                 if quotas.is_active:
@@ -141,14 +141,14 @@ class SmallProduces:
                     channel.defer_response()
                     self._answer(produce, answer, last_offset + 1)
                 else:
-                    channel.send_now(taken, answer)
+                    channel.send_now(fast_request, answer)
             finally:
                 # As in Kafka, the producer comes before the consumers that wait for its record.
                 partition.advance_high_watermark()
         return True
 
     def _answer_followers(self, *partitions: Partition) -> None:
-        """Give new records to the followers that wait for them: they append while the rest is done here."""
+        """Answer the waiting fetches of followers first: followers append while this broker does the rest."""
         for partition in partitions:
             partition.notify_followers()
         self._replicas.follower_fetches.answer_woken()
@@ -156,16 +156,16 @@ class SmallProduces:
     def _answer(
         self, produce: SmallProduce, answer: bytes, next_offset: int, error: Exception | None = None
     ) -> None:
-        """Send a deferred response or, with acks=all and several replicas, let it wait for the commit."""
-        taken, acks, _, hosted, partition, batch, _ = produce
+        """Send a deferred response. With acks=all and several replicas, it waits for the commit."""
+        fast_request, acks, _, hosted, partition, batch, _ = produce
         if error is not None:
             count_failed(self._services, hosted, error, batch.size)
         if error is None and acks == -1 and len(partition.replicas) > 1:
             self._waits.wait(produce, answer, next_offset)
-        elif taken[0] in self._waits.channels:
+        elif fast_request[0] in self._waits.channels:
             self._waits.wait_behind(produce, answer, error)
         elif error is None:
-            taken[0].send_deferred(taken, answer)
+            fast_request[0].send_deferred(fast_request, answer)
         else:
             self._refuse(produce, error)
 
@@ -185,19 +185,19 @@ class SmallProduces:
 
     def end_turn(self) -> None:
         """Append the batches by partition, then answer in the order of the requests."""
-        all_taken, self._taken = self._taken, []
+        queued, self._queued = self._queued, []
         ends: dict[Partition, _End] = {}
         waiting = self._waits.channels
         waited_for: dict[Partition, None] = {}
-        for _, acks, _, hosted, partition, _, _ in all_taken:
+        for _, acks, _, hosted, partition, _, _ in queued:
             if partition not in ends:
                 ends[partition] = _End(hosted, partition, self._now_ms)
             if acks == -1 and ends[partition].is_replicated:
                 waited_for[partition] = None
         if waited_for:
             self._answer_followers(*waited_for)
-        for produce in all_taken:
-            taken, acks, _, _, partition, batch, _ = produce
+        for produce in queued:
+            fast_request, acks, _, _, partition, batch, _ = produce
             end = ends[partition]
             try:
                 outcome = next(end.outcomes, end.failure)
@@ -218,7 +218,7 @@ class SmallProduces:
                     self._answer(produce, b"", 0, outcome)
                     continue
             except Exception as error:
-                self._services.failed(taken[0].request_of(taken), error)
+                self._services.failed(fast_request[0].request_of(fast_request), error)
                 continue
             end.produces += 1
             end.records += batch[3] + 1
@@ -226,7 +226,7 @@ class SmallProduces:
             if waiting or (acks == -1 and end.is_replicated):
                 self._answer(produce, answer, next_offset)
             else:
-                taken[0].send_deferred(taken, answer)
+                fast_request[0].send_deferred(fast_request, answer)
         for partition, end in ends.items():
             try:
                 count(self._services, end.hosted, end.records, end.size, end.produces)
@@ -237,7 +237,7 @@ class SmallProduces:
     def _append_unread(
         self, produce: SmallProduce, batch: CheckedBatch, guard: Verification | None = None
     ) -> None:
-        """Append a batch when the disk has been read. Its deferred response waits until then."""
+        """Append a batch after a read of the disk. Its deferred response waits until then."""
         _, acks, _, hosted, partition, _, timeout_ms = produce
         wait = self._waits.hold(produce)
 
@@ -258,8 +258,8 @@ class SmallProduces:
         )
 
     def _refuse(self, produce: SmallProduce, error: Exception) -> None:
-        taken, acks, topic, _, partition, _, _ = produce
-        request = taken[0].request_of(taken)
+        fast_request, acks, topic, _, partition, _, _ = produce
+        request = fast_request[0].request_of(fast_request)
         try:
             answer = ((topic, partition.index), partition, AppendOutcome(None, error))
             send(self._services, request, acks, [answer])

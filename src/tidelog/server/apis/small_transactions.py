@@ -1,7 +1,7 @@
 """The fast path of AddPartitionsToTxn v0-3 and of EndTxn: written, committed and answered in one turn.
 
 It reads the request from its frame alone. `transactions.py` handles every other request: one that is refused,
-that waits for replicas or a flush, or whose client is asked about at an authorizer or a quota.
+that waits for replicas or a flush, or that needs an authorizer or a quota.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class SmallTransactions:
         self._services = services
         self._in_turn = TransactionsInTurn(services.transactions)
 
-    def add_partitions(self, taken: FastRequest, frame: memoryview, body_start: int) -> bool:
-        channel, entry, correlation_id, _, _, _ = taken
+    def add_partitions(self, fast_request: FastRequest, frame: memoryview, body_start: int) -> bool:
+        channel, entry, correlation_id, _, _, _ = fast_request
         version = entry.api_version
         if version >= ADD_COMES_FROM_BROKERS or not self._is_free(channel):
             return False
@@ -75,11 +75,11 @@ class SmallTransactions:
                 return False
         if not self._in_turn.add_partitions(transactional_id, producer_id, epoch, partitions, CLASSIC):
             return False
-        channel.send_now(taken, _HEAD.pack(4 + len(answer), correlation_id) + answer)
+        channel.send_now(fast_request, _HEAD.pack(4 + len(answer), correlation_id) + answer)
         return True
 
-    def end(self, taken: FastRequest, frame: memoryview, body_start: int) -> bool:
-        channel, entry, correlation_id, _, _, _ = taken
+    def end(self, fast_request: FastRequest, frame: memoryview, body_start: int) -> bool:
+        channel, entry, correlation_id, _, _, _ = fast_request
         version, flexible = entry.api_version, entry.flexible
         head = _read_head(frame, body_start, flexible)
         if head is None or not self._is_free(channel):
@@ -96,7 +96,7 @@ class SmallTransactions:
                 ended = _ENDED_FLEXIBLE.pack(12, correlation_id, 0, 0, 0, 0)
             else:
                 ended = _ENDED_BUMPED.pack(22, correlation_id, 0, 0, 0, *following, 0)
-            channel.send_now(taken, ended)
+            channel.send_now(fast_request, ended)
 
         return self._in_turn.end_transaction(
             transactional_id,
@@ -108,7 +108,7 @@ class SmallTransactions:
         )
 
     def _is_free(self, channel: Channel) -> bool:
-        """Whether the answer can be sent at once, without a question about the client."""
+        """Whether the answer can be sent at once, without an authorizer and a quota."""
         services = self._services
         return services.authorizer is None and not services.quotas.is_active and not channel.state & DEFERRED
 

@@ -354,7 +354,7 @@ def end_txn(services: Services, request: Request, body: EndTxnRequest) -> None:
 def write_txn_markers(
     services: Services, request: Request, body: WriteTxnMarkersRequest
 ) -> Slices[WriteTxnMarkersResponse | None]:
-    left = sum(len(topic.partition_indexes) for marker in body.markers for topic in marker.topics)
+    unfinished = sum(len(topic.partition_indexes) for marker in body.markers for topic in marker.topics)
     outcomes: list[dict[PartitionKey, int]] = [{} for _ in body.markers]
 
     def finish() -> WriteTxnMarkersResponse:
@@ -366,10 +366,10 @@ def write_txn_markers(
 
     def write(slot: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> None:
         def done(partition: PartitionKey, error: KafkaError | None) -> None:
-            nonlocal left
+            nonlocal unfinished
             outcomes[slot][partition] = 0 if error is None else error.code
-            left -= 1
-            if not left:
+            unfinished -= 1
+            if not unfinished:
                 if is_audited:
                     _audit_markers(services, request, body, outcomes)
                 services.respond(request, finish())
@@ -396,7 +396,7 @@ def write_txn_markers(
             for topic in marker.topics:
                 codes.update(dict.fromkeys([(topic.name, index) for index in topic.partition_indexes], code))
         return finish()
-    if not left:
+    if not unfinished:
         return finish()
     for slot, marker in enumerate(body.markers):
         write(slot, marker)
@@ -410,11 +410,7 @@ def _is_of_coordinator(services: Services, request: Request) -> bool:
     """Whether the markers are of a transaction that a coordinator ends, ours or Kafka's."""
     cluster = services.cluster
     client_id = request.client_id or ""
-    return (
-        cluster is not None
-        and request.listener in cluster.listeners
-        and client_id.endswith(MARKER_SENDER)
-    )
+    return cluster is not None and request.listener in cluster.listeners and client_id.endswith(MARKER_SENDER)
 
 
 def _audit_markers(

@@ -1,1 +1,1 @@
-"""Client quotas: who has which, how much of it is used, and how long a client waits that uses more."""
+"""Client quotas: the limits of clients, the measurement of their use, and their throttle times."""

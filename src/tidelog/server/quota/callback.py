@@ -1,4 +1,4 @@
-"""Which quota a client has: ClientQuotaCallback, and Kafka's rules for it (DefaultQuotaCallback).
+"""ClientQuotaCallback finds the quota of a client. DefaultQuotaCallback has Kafka's rules for that.
 
 `client.quota.callback.class` names a class of its own as `package.module.Class`.
 """

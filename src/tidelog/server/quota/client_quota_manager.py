@@ -1,4 +1,4 @@
-"""ClientQuotaManager: measures what clients use of one type of quota, and computes how long they must wait.
+"""ClientQuotaManager: measures the use of one type of quota by clients, and computes their throttle times.
 
 `ClientRequestQuotaManager` does so for request_percentage: its values are percents of the time of one thread.
 """
@@ -39,7 +39,7 @@ LONGEST_MS: Final = 2**31 - 1
 
 
 class ClientSensors:
-    """What the clients with the same tags use together."""
+    """The common use of the clients with the same tags."""
 
     __slots__ = ("last_used_ms", "limit", "rate", "tags", "throttle_time")
 
@@ -116,7 +116,7 @@ class ClientQuotaManager:
     # Use
 
     def sensors(self, principal: str, client_id: str | None) -> ClientSensors:
-        """The use of a client, together with the clients that share its quota."""
+        """The sensors of a client, shared with the clients that have the same quota."""
         found = self._by_client.get((principal, client_id))
         if found is None:
             now_ms = self._now_ms()
@@ -136,7 +136,7 @@ class ClientQuotaManager:
         return ClientSensors(tags, self._limit(tags), self._config, now_ms)
 
     def record(self, sensors: ClientSensors, value: float, now_ms: int) -> int:
-        """Count what a client used; returns for how many milliseconds it must be throttled, 0 for not."""
+        """Count the use of a client; returns its throttle time in milliseconds, 0 within the quota."""
         sensors.last_used_ms = now_ms
         sensors.rate.record(value, now_ms)
         limit = sensors.limit
@@ -146,18 +146,18 @@ class ClientQuotaManager:
         return 0 if rate <= limit else self._throttle_ms(rate, limit, sensors, now_ms)
 
     def unrecord(self, sensors: ClientSensors, value: float, now_ms: int) -> None:
-        """Take back what was counted: the client did not get it."""
+        """Undo a `record` of bytes that the client did not get."""
         sensors.rate.record(-value, now_ms)
 
     def _throttle_ms(self, rate: float, limit: float, sensors: ClientSensors, now_ms: int) -> int:
-        """How long the client has to do nothing until its rate is the limit again."""
+        """The time without requests after which the rate of the client is the limit again."""
         if limit <= 0:
             return self._config.expiry_ms
         wait = math.floor((rate - limit) / limit * sensors.rate.window_ms(now_ms) + 0.5)
         return min(wait, LONGEST_MS)
 
     def most_at_once(self, sensors: ClientSensors) -> float:
-        """How much a client may use at once that has used nothing lately, without being throttled."""
+        """The most that a client can use at once without a throttle time, if it was idle before."""
         limit = sensors.limit
         if limit is None:
             return math.inf

@@ -1,4 +1,4 @@
-"""ControllerMutationQuotaManager: limits how many partitions a client creates and deletes, by token buckets.
+"""ControllerMutationQuotaManager: limits the partitions that a client creates and deletes, by token buckets.
 
 A request takes one token for each partition. New versions of the requests are refused while the bucket is
 below zero (strict); older versions are carried out, and their client is throttled (permissive).
@@ -23,7 +23,7 @@ class MutationSensors(ClientSensors):
         self.bucket = TokenBucket(config)
 
     def measure(self, now_ms: int) -> float:
-        """The tokens that are left."""
+        """The number of tokens in the bucket."""
         return math.inf if self.limit is None else self.bucket.tokens(self.limit, now_ms)
 
 
@@ -65,7 +65,7 @@ class ControllerMutationQuota:
 
     @property
     def throttle_ms(self) -> int:
-        """How long the client has to wait, from now on: the request may have taken some of the time."""
+        """The rest of the throttle time from now on: the request may have taken a part of it."""
         return max(0, self._throttle_ms - (self._now_ms() - self._recorded_ms)) if self._throttle_ms else 0
 
 

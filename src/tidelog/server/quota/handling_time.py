@@ -1,4 +1,4 @@
-"""HandlingTime: how long the broker's thread worked on a request whose work is done in steps."""
+"""HandlingTime: the time of the broker's thread for a request that is handled in steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HandlingTime:
 
 
 def timed(steps: Generator[Y, S, R], time: HandlingTime) -> Generator[Y, S, R]:
-    """The same steps. Their time is added to `time`, and the time between them is not."""
+    """Run the same steps, and add their time, without the time between them, to `time`."""
     send, given = steps.send, None
     error: BaseException | None = None
     while True:

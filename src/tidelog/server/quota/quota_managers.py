@@ -1,4 +1,4 @@
-"""QuotaManagers: the client quotas of a broker, as its handlers and its router use them.
+"""QuotaManagers: the client quotas of a broker, for its handlers and its router.
 
 A request over a quota is answered at once with its throttle time, and its connection is muted for that time
 (KIP-219). Requests of other brokers are never throttled.
@@ -53,7 +53,7 @@ the limit."""
 
 
 class QuotaManagers:
-    """`is_active` says whether any client has a quota: handlers look no further while it is False."""
+    """`is_active` says whether any client has a quota. While it is False, handlers skip the quotas."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class QuotaManagers:
             self.entity_changed(entity_path, configs)
 
     def entity_changed(self, entity_path: str, configs: Mapping[str, str]) -> None:
-        """The settings of an entity changed; settings of other kinds of entities are ignored."""
+        """Apply changed settings of an entity. Entities without quotas are ignored."""
         kind, *names = entity_path.split("/")
         if kind == "ips" and len(names) == 1:
             self._ip_changed(names[0], configs)
@@ -126,7 +126,7 @@ class QuotaManagers:
             self.set_connection_rate(address, None if rate is None or rate == math.inf else int(rate))
 
     def metadata_changed(self, state: ClusterState) -> None:
-        """The cluster changed: limits of a callback may depend on it."""
+        """Pass new metadata to the callback, whose limits may depend on it."""
         if self._callback is not None and self._callback.update_cluster_metadata(state):
             for manager in self._by_setting.values():
                 manager.limits_changed()
@@ -138,7 +138,7 @@ class QuotaManagers:
     # Produce
 
     def takes_small_produce(self, channel: Channel, size: int) -> bool:
-        """Count a small produce; False, and nothing is counted, if its answer has to have a throttle time."""
+        """Count a small produce. Returns False and counts nothing if its answer needs a throttle time."""
         if self.request.enabled:
             return False  # only the ordinary path measures the time of a request
         produce = self.produce
@@ -152,7 +152,7 @@ class QuotaManagers:
         return False
 
     def return_small_produce(self, channel: Channel, size: int) -> None:
-        """Take back the count of a small produce that the ordinary path handles after all."""
+        """Undo the count of a small produce that the general path handles instead."""
         if self.produce.enabled:
             sensors = self.produce.sensors(channel.principal, channel.client_id)
             self.produce.unrecord(sensors, size, self._now_ms())
@@ -169,7 +169,10 @@ class QuotaManagers:
     # Fetch
 
     def fetch_max_bytes(self, request: Request) -> int:
-        """How much a consumer gets at most: more would always be throttled, and never be sent."""
+        """The most bytes of an answer to a consumer.
+
+        A larger answer would always be throttled and never sent.
+        """
         if not self.fetch.enabled:
             return UNLIMITED_BYTES
         sensors = self.fetch.sensors(request.principal, request.client_id)
@@ -185,9 +188,7 @@ class QuotaManagers:
         bytes_ms = self._record(self.fetch, request, size, now_ms)
         throttle_ms = max(bytes_ms, time_ms)
         if throttle_ms and self.fetch.enabled:
-            self.fetch.unrecord(
-                self.fetch.sensors(request.principal, request.client_id), size, now_ms
-            )
+            self.fetch.unrecord(self.fetch.sensors(request.principal, request.client_id), size, now_ms)
         self._throttle_by(self.fetch, request, bytes_ms, time_ms, now_ms)
         return throttle_ms
 
@@ -238,7 +239,7 @@ class QuotaManagers:
         )
 
     def permissive_mutation_quota(self, request: Request) -> ControllerMutationQuota | None:
-        """The quota for the partitions of a topic that is created because a client asks for it."""
+        """The permissive quota for the partitions of a topic that is created automatically for a client."""
         if not self.controller_mutation.enabled:
             return None
         return self.controller_mutation.quota_for(request.principal, request.client_id, strict=False)
@@ -246,7 +247,7 @@ class QuotaManagers:
     # The time of requests
 
     def timed_coroutine(self, request: Request, work: Coroutine[None, None, R]) -> Awaitable[R]:
-        """The same work, whose steps count as the time of the request; to be ended by `forget_time`."""
+        """Run the work, and count its steps as time of the request. `forget_time` ends that."""
         if not self.request.enabled:
             return work
         return TimedCoroutine(work, self._times.setdefault(request, HandlingTime()))

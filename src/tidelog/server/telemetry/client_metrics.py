@@ -1,4 +1,5 @@
-"""ClientMetricsManager: the subscriptions of clients to push their metrics, and when each may push.
+"""ClientMetricsManager: the subscriptions of clients, which push their metrics, and the times of their
+pushes.
 
 The rules are those of Kafka 4.3. An instance may ask again or push again after its push interval. It may ask
 at once after UNKNOWN_SUBSCRIPTION_ID and UNSUPPORTED_COMPRESSION_TYPE, and it may push once more to say that
@@ -53,7 +54,7 @@ _MAY_ASK_AGAIN = (UnknownSubscriptionId, UnsupportedCompressionType)
 
 @dataclass(slots=True, frozen=True)
 class ClientFacts:
-    """What a subscription can match, by its key, except the instance id."""
+    """The attributes of a client that a subscription can match, except the instance id."""
 
     client_id: str
     software_name: str
@@ -90,7 +91,7 @@ class Subscription:
 
 @dataclass(slots=True)
 class ClientInstance:
-    """A client: what it shall push, and when it asked and pushed last, in seconds."""
+    """A client: the metrics that it has to push, and the times of its last request and push, in seconds."""
 
     instance_id: bytes
     facts: ClientFacts
@@ -207,7 +208,7 @@ class ClientMetricsManager:
     # --- instances and subscriptions
 
     def _instance(self, instance_id: bytes, facts: ClientFacts) -> ClientInstance:
-        """The client, anew if it is not known or if the subscriptions have changed since."""
+        """The client instance; a new one if the client is unknown or the subscriptions have changed since."""
         self._read_subscriptions()
         known = self._instances.get(instance_id)
         if known is not None and known.version == self._version:

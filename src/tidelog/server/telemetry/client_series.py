@@ -47,7 +47,7 @@ class ClientSeries:
         return self._total
 
     def record(self, instance_id: bytes, client_id: str, points: Iterable[Point], seconds: float) -> None:
-        """Keep the numbers for so many seconds; numbers of earlier pushes stay as long."""
+        """Keep the numbers, and those of earlier pushes, for this many seconds."""
         client = self._clients.get(instance_id)
         if client is None:
             client = self._clients[instance_id] = _Client(client_id[:MAX_CLIENT_ID], 0.0)
@@ -103,11 +103,11 @@ def _word(text: str) -> str:
 
 
 def _labels(attributes: Attributes) -> Iterator[tuple[str, str]]:
-    """Labels that differ from each other and from ours, whatever the client calls them."""
-    taken = set(OWN_LABELS)
+    """Labels that differ from each other and from the labels of the broker, for any names of the client."""
+    names = set(OWN_LABELS)
     for key, value in attributes:
         name = _word(key)
         name = name if name[:1].isalpha() else f"label_{name}"
-        if name not in taken:
-            taken.add(name)
+        if name not in names:
+            names.add(name)
             yield name, value

@@ -1,7 +1,7 @@
 """Reads the metrics of an OTLP `MetricsData` message: gauges and sums, from their protobuf encoding.
 
-Only the fields that Kafka's clients use are read; others are skipped. A message costs at most MAX_FIELDS
-steps and returns at most MAX_POINTS numbers, whatever its bytes say.
+Only the fields that Kafka's clients use are read; others are skipped. Any message costs at most MAX_FIELDS
+steps and returns at most MAX_POINTS numbers.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class OtlpReader:
                 yield low, high
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Each field: its number, its kind, and where its content begins and ends; a varint is itself."""
+        """Each field: its number, its kind, and begin and end of its contents, or the value of a varint."""
         at = start
         while at < end:
             self._fields += 1
