@@ -1,1 +1,1 @@
-"""Metadata of the cluster: the tree of nodes, the JSON in them, and the snapshot made of it."""
+"""Metadata of the cluster: the tree of nodes, their JSON, and the snapshot of the cluster."""

@@ -1,8 +1,9 @@
 """AsyncTree: the operations of a live ZooKeeper on the broker's loop.
 
-Calls are pipelined: a caller may start many before the first is answered, and ZooKeeper answers in order. A
-read waits for a lost connection and is sent again. A write whose answer was lost raises ConnectionLost: the
-caller reads the node to learn the outcome. Every call ends with SessionExpired when the session expires.
+Calls are pipelined: a caller may start many before the first is answered, and ZooKeeper answers in order. If
+the connection is lost, a read is sent again over the next one. A write whose answer was lost raises
+ConnectionLost, and the caller reads the node to find out the outcome. Every call raises SessionExpired when
+the session expires.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from tidelog.metadata.tree import (
 
 
 class ConnectionLost(TreeUnavailable):
-    """The connection was lost before the answer: whether the change was made is not known."""
+    """The connection was lost before the answer. The change may have been made or not."""
 
     reason = "the connection to ZooKeeper was lost, and the outcome of the change is not known"
 
 
 class SessionExpired(TreeUnavailable):
-    """The session is over, and its ephemeral nodes are deleted. A write may have been made before."""
+    """The session has expired, and its ephemeral nodes are deleted. The write may have been made before."""
 
     reason = "the ZooKeeper session has expired"
 
@@ -96,7 +97,7 @@ class AsyncTree(Protocol):
         """The sorted names of the children. The watch is called when they change or the node is deleted."""
 
     async def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        """Do all operations in order; or none, and raise the error of the first that fails."""
+        """Do all operations in order, or none: then raises the error of the first failed one."""
 
     async def get_all(self, paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
         """The data of many nodes, read in a pipeline. Missing nodes are left out."""
@@ -144,7 +145,7 @@ async def delete_recursively(tree: AsyncTree, path: str, *, at_once: int = 500) 
 
 
 async def within_one_session(tree: AsyncTree, work: Callable[[], Awaitable[None]]) -> None:
-    """Repeat `work` until it is done within one session: its ephemeral nodes are there when this returns."""
+    """Repeat `work` until it ends in the session in which it began, so that its ephemeral nodes exist."""
     expirations = 0
 
     def note(event: SessionEvent) -> None:

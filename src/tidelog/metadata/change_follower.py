@@ -1,7 +1,7 @@
 """ChangeFollower: reads the changes that other brokers and tools make in the tree, one read at a time.
 
-A change leaves a notification below a node that brokers watch. A lost session may have missed some, because
-they are deleted after a while: then everything is read again.
+A change creates a notification below a node that brokers watch. Notifications are deleted after a while, so
+after a lost session some may be missed, and everything is read again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ChangeFollower:
     """`listen` before the first read of the tree, `start` when changes can be applied."""
 
     def __init__(self, what: str, log: logging.Logger) -> None:
-        """`what` names in the log what changes, such as "settings"."""
+        """`what` names the changed things in the log, such as "settings"."""
         self._what = what
         self._log = log
         self._changed = asyncio.Event()

@@ -1,8 +1,9 @@
 """ClusterStore: brokers, the controller, topics, settings and notifications in a live ZooKeeper.
 
-All calls are coroutines of the broker's loop. Reads of many nodes are pipelined. A write whose answer was
-lost is resolved by reading the node back, so a call returns its real outcome or raises SessionExpired. The
-writes of an elected controller are in tidelog.metadata.controller_store.
+Kafka's counterpart is KafkaZkClient. All calls are coroutines of the broker's loop. Reads of many nodes are
+pipelined. If the answer to a write is lost, the store reads the node to find out the outcome. So a call
+returns its real outcome or raises SessionExpired. The writes of an elected controller are in
+tidelog.metadata.controller_store.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _log = logging.getLogger("tidelog.metadata")
 
 
 def decode_or_log(path: str, decoder: Callable[[bytes], T], data: bytes) -> T | None:
-    """Decode a node; None if that fails: one bad node must not stop the work on all others."""
+    """Decode a node, or log the failure and return None, because one bad node must not stop the work on
+    others.
+    """
     try:
         return decode(path, decoder, data)
     except nodes.BadNode as error:
@@ -119,10 +122,10 @@ class ClusterStore:
     async def register_broker(
         self, broker_id: int, node: nodes.BrokerNode, *, wait_seconds: float
     ) -> BrokerRegistration:
-        """Create the broker's ephemeral node; NodeExists while another broker has the id.
+        """Create the broker's ephemeral node. Raises NodeExists while another broker has the id.
 
-        A broker that was restarted quickly waits up to `wait_seconds` for the end of its last session. A node
-        of an earlier session of this store is replaced at once.
+        A quickly restarted broker waits up to `wait_seconds` for the end of its last session. A node of an
+        earlier session of this store is replaced at once.
         """
         earlier = self._sessions - {self.tree.session_id}
         path = paths.broker(broker_id)
@@ -133,7 +136,7 @@ class ClusterStore:
         return node.state(broker_id, stat.czxid)
 
     async def update_broker(self, broker_id: int, node: nodes.BrokerNode) -> None:
-        """Replace the addresses of a registered broker. NoNode if its registration is gone."""
+        """Replace the addresses of a registered broker. Raises NoNode if it is not registered any more."""
         while True:
             try:
                 await self.tree.set(paths.broker(broker_id), node.encode())
@@ -189,7 +192,7 @@ class ClusterStore:
                 continue  # a controller came and went, or this write was lost
             if controller[1].ephemeral_owner != self.tree.session_id:
                 return None
-            # Only the answer was lost: this session has the node, so the epoch in the tree is its own.
+            # Only the answer was lost: this session has the node, and so the epoch in the tree is its own.
             data, stat = await self.tree.get(paths.CONTROLLER_EPOCH)
             return ControllerEpoch(decode(paths.CONTROLLER_EPOCH, nodes.decode_number, data), stat.version)
 
@@ -207,7 +210,7 @@ class ClusterStore:
         return node.broker_id, stat
 
     async def resign(self) -> None:
-        """Delete /controller if this session has it, so that a broker is elected."""
+        """Delete /controller if this session owns it, so that another broker is elected."""
         while True:
             stat = await self.tree.exists(paths.CONTROLLER)
             if stat is None or stat.ephemeral_owner != self.tree.session_id:
@@ -282,7 +285,7 @@ class ClusterStore:
     # --- settings
 
     async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The settings that topics override; none if its node is missing or not understood."""
+        """The settings that topics override. A topic with a missing or malformed node has none."""
         by_topic = {name: paths.entity_config(paths.entity_path("topics", name)) for name in topics}
         found = await self.tree.get_all(by_topic.values())
         configs: dict[str, dict[str, str]] = {}
@@ -325,11 +328,11 @@ class ClusterStore:
     async def change_config(
         self, entity_path: str, after: Callable[[Mapping[str, str]], Mapping[str, str] | None]
     ) -> None:
-        """Replace an entity's settings by what `after` makes of them, and notify all brokers.
+        """Replace an entity's settings by the result of `after` for them, and notify all brokers.
 
-        None leaves them as they are. If another broker changes them at the same time, `after` is called again
-        with its settings, so that neither change is lost.
-        Settings that are not understood are replaced: otherwise no request could repair them.
+        The result None changes nothing. If another broker changes the settings at the same time, `after` is
+        called again with the new settings, so that no change is lost. Malformed settings are replaced:
+        otherwise no request could repair them.
         """
         path = paths.entity_config(entity_path)
         while True:
@@ -480,13 +483,13 @@ def _partition_state(
         return operations.partition_state(topic, index, node, found)
     except nodes.BadNode as error:
         _log.error("%s", error)
-        # The partition has a state, if not a known one: no leader may be written over it.
+        # The partition has a state that cannot be read. No leader may be written over it.
         version = 0 if found is None else found[1].version
         return replace(operations.partition_state(topic, index, node, None), partition_epoch=version)
 
 
 def _settings(path: str, data: bytes) -> dict[str, str]:
-    """The settings of one entity of many. As in Kafka it has none if they are not understood."""
+    """The settings of one entity. As in Kafka, malformed settings count as none."""
     return decode_or_log(path, nodes.decode_config, data) or {}
 
 

@@ -1,9 +1,9 @@
 """ControllerStore: the writes of an elected controller.
 
-Every multi checks the controller epoch: once another controller was elected, all calls raise Fenced and write
-nothing. A write whose answer was lost is resolved by reading the node back. Many topics and partitions are
-written in a pipeline of multis below ZooKeeper's limit of 1 MB. Each topic and each partition is complete in
-one multi, so that the next controller can go on wherever this one died.
+Every multi checks the controller epoch: after the election of another controller, all calls raise Fenced and
+write nothing. If the answer to a write is lost, the store reads the node to find out the outcome. Many topics
+and partitions are written in a pipeline of multis below ZooKeeper's limit of 1 MB. Each topic and each
+partition is complete in one multi, so that the next controller can continue after a crash at any point.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class ControllerStore:
     # --- topics
 
     async def create_topics(self, topics: Sequence[TopicState]) -> dict[str, TreeError]:
-        """Write topics with their settings and assignments; returns the errors of those not created.
+        """Write topics with their settings and assignments; returns the errors of the failed ones.
 
         The states of the partitions are written when they get leaders.
         """
         return await topic_writes.create_topics(self._tree, topics, self.epoch)
 
     async def set_assignments(self, topics: Mapping[str, TopicState]) -> dict[str, TreeError]:
-        """Write the replicas of the partitions of topics; returns the errors of those not written."""
+        """Write the replicas of all partitions of topics; returns the errors of the failed ones."""
         return await topic_writes.set_assignments(self._tree, topics, self.epoch)
 
     async def set_replicas(self, states: Mapping[TopicPartition, PartitionState]) -> dict[str, TreeError]:
-        """Write the replicas of some partitions of topics; returns the errors of the topics not written."""
+        """Write the replicas of some partitions of topics; returns the errors of the failed topics."""
         return await topic_writes.set_replicas(self._tree, states, self.epoch)
 
     async def remove_reassignment_requests(
@@ -67,16 +67,16 @@ class ControllerStore:
     ) -> None:
         """Remove partitions from /admin/reassign_partitions, and the node with the last one.
 
-        Given the replicas of a partition, it is removed only if the node asks for these.
+        A partition with given replicas is removed only if the node requests these replicas.
         """
         await topic_writes.remove_reassignment_requests(self._tree, partitions, self.epoch)
 
     async def set_topic_ids(self, topic_ids: Mapping[str, bytes]) -> None:
-        """Give topics ids, unless they have one. One whose node changes meanwhile gets none."""
+        """Set the ids of topics without an id. A topic whose node changes meanwhile gets none."""
         await topic_writes.set_topic_ids(self._tree, topic_ids, self.epoch)
 
     async def mark_for_deletion(self, topics: Iterable[str]) -> None:
-        """Mark topics for deletion: the present controller, or a later one, will delete them."""
+        """Mark topics for deletion by this controller or a later one."""
         await topic_writes.mark_for_deletion(self._tree, topics, self.epoch)
 
     async def remove_deletion_marks(self, topics: Sequence[str]) -> None:
@@ -84,10 +84,10 @@ class ControllerStore:
         await self._write(Step.of(name, Delete(paths.deleted_topic(name))) for name in topics)
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete the nodes of topics: settings, partitions and assignment, and at last their deletion marks.
+        """Delete the nodes of topics: settings, partitions and assignment, and last their deletion marks.
 
-        Missing nodes are no error: an earlier controller may have begun the deletion. A topic that a tool
-        creates anew as soon as the last one is gone stays, with its settings.
+        Missing nodes are no error, because an earlier controller may have begun the deletion. If a tool
+        creates a topic of the same name meanwhile, the new topic stays with its settings.
         """
         configs = [paths.entity_config(paths.entity_path("topics", name)) for name in topics]
         await self._write(Step.of(path, Delete(path)) for path in configs)
@@ -98,7 +98,7 @@ class ControllerStore:
             for error in refused.values():
                 if not isinstance(error, (NoNode, NotEmpty)):
                     raise error
-            # A tool added a node meanwhile: once more, for the topics that are still there.
+            # A tool added a node meanwhile: try again for the topics that still exist.
             remaining = [path for path in remaining if isinstance(refused.get(path), NotEmpty)]
         await self.remove_deletion_marks(topics)
 
@@ -130,7 +130,7 @@ class ControllerStore:
     async def read_partition_states(
         self, known: Mapping[TopicPartition, PartitionState]
     ) -> dict[TopicPartition, PartitionState]:
-        """The known states with leader, in-sync replicas and epochs as they are in the tree.
+        """The known states with the leader, in-sync replicas and epochs that are in the tree.
 
         Partitions without a readable state node are left out.
         """
@@ -147,7 +147,7 @@ class ControllerStore:
         return states
 
     async def update_partition_states(self, states: Mapping[TopicPartition, PartitionState]) -> StateUpdates:
-        """Replace states. The node of each must have the `partition_epoch` of its state as its version."""
+        """Replace states. A write fails unless the node's version is the `partition_epoch` of the state."""
         refused = await self._write(
             Step.of(partition, operations.set_partition_state(*partition, state))
             for partition, state in states.items()

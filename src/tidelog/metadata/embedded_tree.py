@@ -1,8 +1,8 @@
 """EmbeddedTree: the tree in an SQLite file, for a broker without ZooKeeper.
 
-Every change is a transaction that is synced before the call returns: after `kill -9` or a power cut it exists
-as a whole or not at all. Only one process can open the file. A session lasts from opening to closing the
-file; the next opening removes ephemeral nodes of a process that died.
+Every change is a transaction that is synced before the call returns. After `kill -9` or a power cut it is
+complete or does not exist. Only one process can open the file. A session lasts from the opening to the close
+of the file. The next opening removes the ephemeral nodes of a process that died.
 
 The file is `__tree.sqlite` in the first log folder, with a `-wal` file while it is open. Kafka ignores plain
 files there.
@@ -63,7 +63,7 @@ class EmbeddedTree:
     """A Tree in an SQLite file. Use it as a context manager, or close it."""
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None) -> None:
-        """Open or create the file at `path`. TreeUnavailable with the reason if that fails."""
+        """Open or create the file at `path`. Raises TreeUnavailable with the reason if that fails."""
         self.path = Path(path)
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()

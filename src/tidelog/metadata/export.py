@@ -1,7 +1,7 @@
 """Exports a tree into another one, such as a ZooKeeper for Kafka 3.9.
 
-Ephemeral nodes are left out, because they belong to processes, and so are notifications that brokers have
-read. A target with a cluster is refused, or replaced with `force`; one with live brokers is always refused.
+Ephemeral nodes, which belong to processes, and notifications are not exported. A target with a cluster is
+refused, or replaced with `force`. A target with live brokers is always refused.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ OnProgress = Callable[[int, int], None]
 
 
 class ExportRefused(Exception):
-    """The target must not be written; the message says why."""
+    """The target must not be written, for the reason in the message."""
 
 
 @dataclass(slots=True)
 class Exported:
-    """How many nodes were written, and how many topics they hold."""
+    """The number of written nodes, and of topics in them."""
 
     nodes: int
     topics: int
@@ -53,9 +53,9 @@ class Exported:
 async def export_tree(
     source: Tree, target: AsyncTree, *, force: bool = False, progress: OnProgress | None = None
 ) -> Exported:
-    """Write the nodes of `source` into `target`. ExportRefused before anything is changed.
+    """Write the nodes of `source` into `target`. Raises ExportRefused before any change.
 
-    An interrupted export leaves a target with a cluster: repeat it with `force`.
+    After an interrupted export, the target has a cluster: repeat the export with `force`.
     """
     if source.exists(paths.CLUSTER_ID) is None:
         raise ExportRefused(

@@ -1,7 +1,7 @@
-"""The JSON of the tree's nodes: written as Kafka 3.9 does, read in every version since 1.
+"""The JSON of the tree's nodes: written like Kafka 3.9 (its ZkData), read in every version since 1.
 
-Keys have the order in which Kafka writes them, so that trees can be compared as text. BadNode for data that
-cannot be decoded, with what was expected.
+Keys have the order in which Kafka writes them, so that trees can be compared as text. Data that cannot be
+decoded raises BadNode, whose message names the expected data.
 """
 
 from __future__ import annotations
@@ -196,8 +196,7 @@ class BrokerNode:
         urls = [f"{point.listener}://{bracketed(point.host)}:{point.port}" for point in self.endpoints]
         value: dict[str, object] = {
             "features": {
-                name: {"min_version": low, "max_version": high}
-                for name, (low, high) in self.features.items()
+                name: {"min_version": low, "max_version": high} for name, (low, high) in self.features.items()
             },
             "listener_security_protocol_map": protocols,
             "endpoints": urls,
@@ -246,7 +245,7 @@ def parse_endpoint(url: str, protocols: Mapping[str, str]) -> Endpoint:
 
 @dataclass(slots=True)
 class ControllerNode:
-    """/controller: the broker that is the controller, and since when.
+    """/controller: the broker that is the controller, and the time of its election.
 
     `kraft_epoch` is -1, unless the cluster is being migrated to KRaft and a KRaft controller has the node.
     """
@@ -307,7 +306,7 @@ class ProducerIdBlock:
 class TopicNode:
     """/brokers/topics/<topic>: the replicas of each partition. Versions below 3 have no topic id.
 
-    `other_fields` are those that this version does not know: they are kept when the node is written again.
+    `other_fields` are unknown fields. They stay when the node is written again.
     """
 
     partitions: dict[int, list[int]]

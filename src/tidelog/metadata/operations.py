@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def unread(sequences: Mapping[str, int], after: int) -> list[str]:
-    """The paths of notifications to read: those with a number above `after`, and the oldest of the others."""
+    """The paths of notifications to read: all with a number above `after`, and the oldest other one."""
     new = {path for path, sequence in sequences.items() if sequence > after}
     return [*heapq.nsmallest(CLEANED, sequences.keys() - new, key=sequences.__getitem__), *new]
 
@@ -60,7 +60,7 @@ class ControllerEpoch(NamedTuple):
 
 
 def decode(path: str, decoder: Callable[[bytes], T], data: bytes) -> T:
-    """Decode a node; BadNode with its path if that fails."""
+    """Decode a node. Raises BadNode with its path if that fails."""
     try:
         return decoder(data)
     except nodes.BadNode as error:
@@ -71,7 +71,10 @@ def decode(path: str, decoder: Callable[[bytes], T], data: bytes) -> T:
 
 
 def election(node: nodes.ControllerNode, epoch: ControllerEpoch) -> list[Operation]:
-    """Become the controller with this epoch, unless there is a controller or the epoch was raised."""
+    """The operations of an election with this epoch.
+
+    They fail if there is a controller, or the epoch was raised.
+    """
     return [
         Create(paths.CONTROLLER, node.encode(), ephemeral=True),
         SetData(paths.CONTROLLER_EPOCH, nodes.encode_number(epoch.epoch), epoch.version - 1),
@@ -115,7 +118,10 @@ def partition_node(state: PartitionState) -> nodes.PartitionNode:
 def partition_state(
     topic: str, index: int, node: nodes.TopicNode, found: tuple[bytes, Stat] | None
 ) -> PartitionState:
-    """The state of a partition from the topic's node and its state node; without the latter no leader."""
+    """The state of a partition from the topic's node and its state node.
+
+    Without a state node it has no leader.
+    """
     replicas, adding, removing = (
         assignment.get(index, []) for assignment in (node.partitions, node.adding, node.removing)
     )
@@ -169,7 +175,7 @@ def config_notice(entity_path: str) -> Create:
 
 
 def next_producer_ids(data: bytes, broker_id: int) -> nodes.ProducerIdBlock:
-    """The block after the one in /latest_producer_id_block. ValueError if there are no ids left."""
+    """The block after the one in /latest_producer_id_block. Raises ValueError if there are no ids left."""
     first = decode(paths.PRODUCER_IDS, nodes.ProducerIdBlock.decode, data).last + 1 if data else 0
     if first + PRODUCER_ID_BLOCK - 1 > MAX_PRODUCER_ID:
         raise ValueError(f"there are no producer ids left: the last block ended at {first - 1}")

@@ -1,4 +1,4 @@
-"""ClusterState: a snapshot of the cluster, from which requests are answered.
+"""ClusterState: a snapshot of the cluster, from which requests are answered (Kafka's MetadataSnapshot).
 
 A published ClusterState is never changed: a change makes a new one that shares the unchanged parts. It can be
 read from any thread.
@@ -38,10 +38,9 @@ class PartitionState:
     `partition_epoch` counts the changes of leader and in-sync replicas (the node's version in the tree);
     `controller_epoch` is the epoch of the controller that made the last change. `adding` and `removing` are
     the replicas of a running reassignment. `leader_recovery_state` is 1 after an unclean election until the
-    leader has recovered. `other_fields` are fields of the node that this version does not know: they are kept
-    when the node is written again. The tree does not have `offline_replicas`: the controller knows which
-    replicas are on stopped brokers or in failed log folders. `written_at` is the number of the change (mzxid)
-    that wrote the node, when it was read.
+    leader has recovered. `other_fields` are unknown fields of the node, which stay when it is written again.
+    `offline_replicas`, on stopped brokers or in failed log folders, come from the controller and are not in
+    the tree. `written_at` is the number of the change (mzxid) that wrote the node, when it was read.
     """
 
     replicas: list[int]

@@ -1,8 +1,8 @@
-"""MetadataStore: brokers, topics, settings and elections in the tree.
+"""MetadataStore: brokers, topics, settings and elections in a blocking tree.
 
-A change of several nodes is written in one step, so that a reader (or the next start after a crash) never
-sees half of a topic. Each change checks the controller epoch: a controller that was replaced gets Fenced and
-writes nothing. Calls block, as the tree does.
+A change of several nodes is written in one step, so that a reader, or the next start after a crash, never
+sees half of a topic. Each change checks the controller epoch: a former controller gets Fenced and writes
+nothing. All calls block.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MetadataStore:
         return node.state(broker_id, self.tree.get(path)[1].czxid)
 
     def elect(self, broker_id: int) -> int:
-        """Become the controller; returns the new controller epoch. NodeExists while there is another one."""
+        """Become the controller; returns the new controller epoch. Raises NodeExists if there is one."""
         if self.tree.exists(paths.CONTROLLER_EPOCH) is None:
             self.tree.create(paths.CONTROLLER_EPOCH, nodes.encode_number(0))
         epoch = operations.next_epoch(*self.tree.get(paths.CONTROLLER_EPOCH))
@@ -110,7 +110,7 @@ class MetadataStore:
         return operations.partition_state(topic, index, node, found)
 
     def create_topics(self, topics: Iterable[TopicState]) -> None:
-        """Write new topics with their settings, assignments and leaders; all of them or none."""
+        """Write new topics with their settings, assignments and leaders: all of them or none."""
         changes: list[Operation] = []
         for topic in topics:
             changes.append(self._put_config(paths.entity_path("topics", topic.name), topic.configs))
@@ -134,12 +134,14 @@ class MetadataStore:
     def write_partitions(self, topic: str, partitions: Mapping[int, PartitionState]) -> None:
         """Write leaders and in-sync replicas, and increment `partition_epoch` of the given states.
 
-        BadVersion, and nothing is written, if a partition has another partition epoch than its state.
+        If a partition has another partition epoch than its state, raises BadVersion and writes nothing.
         """
         self.write_partitions_of({topic: partitions})
 
     def write_partitions_of(self, topics: Mapping[str, Mapping[int, PartitionState]]) -> None:
-        """The same for partitions of several topics, in one step."""
+        """Write leaders and in-sync replicas of partitions of several topics in one step
+        (`write_partitions`).
+        """
         changes: list[Operation] = []
         for topic, partitions in topics.items():
             changes += self._partition_changes(topic, partitions)
@@ -162,7 +164,7 @@ class MetadataStore:
         return changes
 
     def mark_for_deletion(self, topics: Iterable[str]) -> None:
-        """Mark topics for deletion: from now on they will be deleted, even after a crash."""
+        """Mark topics for deletion, which also continues after a crash."""
         self._change([Create(paths.deleted_topic(name)) for name in topics])
 
     def marked_for_deletion(self) -> list[str]:

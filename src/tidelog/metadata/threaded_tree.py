@@ -1,7 +1,7 @@
-"""ThreadedTree: an AsyncTree over a blocking tree, which works on one thread.
+"""ThreadedTree: an AsyncTree over a blocking tree, which runs on one thread.
 
-The calls are made one after the other, in the order in which they were started. The session of an embedded
-tree lasts until it is closed, so the listeners have nothing to hear.
+The calls run one after the other, in the order of their start. The session of an embedded tree lasts until it
+is closed, so there are no session events.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BlockingTree(Tree, Protocol):
 
 
 class ThreadedTree:
-    """To be made on the running loop. `close` closes the blocking tree, too, unless it is `shared`."""
+    """Create it on the running loop. `close` also closes the blocking tree, unless this one is `shared`."""
 
     def __init__(self, blocking: BlockingTree, *, shared: bool = False) -> None:
         self._blocking = blocking
@@ -54,7 +54,7 @@ class ThreadedTree:
         return math.inf
 
     def listen(self, listener: SessionListener) -> None:
-        """The session never loses its connection and never expires: the listener is not called."""
+        """Ignore the listener: the session never loses its connection and never expires."""
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -170,5 +170,5 @@ class ThreadedTree:
 
     def _deliver(self, event: WatchEvent) -> None:
         for watch in self._watches.take(event.type, event.path):
-            # Not at once: the answer that set the watch must reach its caller before.
+            # Later, because the answer that set the watch must reach its caller first.
             self._loop.call_soon(watch, event)

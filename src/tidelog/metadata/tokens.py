@@ -1,6 +1,6 @@
-"""The nodes of delegation tokens in a tree: of the broker alone, and of a live ZooKeeper.
+"""The nodes of delegation tokens, in the embedded tree of a broker alone, and in a live ZooKeeper.
 
-Kafka tells brokers of a changed token by a node below /delegation_token/token_changes that has the id of the
+Kafka notifies brokers of a changed token by a node below /delegation_token/token_changes with the id of the
 token.
 """
 
@@ -31,7 +31,7 @@ def read_tokens(tree: Tree) -> list[TokenNode]:
 
 
 def _understood(found: Iterable[tuple[str, bytes]]) -> list[TokenNode]:
-    """The tokens of nodes. A node that cannot be understood is logged: the other tokens hold all the same."""
+    """The tokens of nodes. A malformed node is logged and skipped."""
     tokens = []
     for path, data in found:
         try:
@@ -57,7 +57,10 @@ def remove_token(tree: Tree, token_id: str) -> None:
 
 
 class ZooKeeperTokens:
-    """The tokens of a cluster. A write whose answer was lost is repeated: it says the same."""
+    """The tokens of a cluster.
+
+    A write whose answer was lost is repeated, because a second one changes nothing.
+    """
 
     def __init__(self, tree: AsyncTree) -> None:
         self.tree = tree

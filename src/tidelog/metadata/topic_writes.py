@@ -1,7 +1,7 @@
 """Writes topics: creations, assignments and marks for deletion.
 
-The controller writes with its epoch: once another controller was elected, its writes raise Fenced. Tools that
-write to ZooKeeper directly have no epoch; the controller sees their nodes and acts on them.
+The controller writes with its epoch: after the election of another controller, its writes raise Fenced. Tools
+that write to ZooKeeper directly have no epoch. The controller's watches report their nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("tidelog.metadata")
 async def create_topics(
     tree: AsyncTree, topics: Sequence[TopicState], epoch: ControllerEpoch | None = None
 ) -> dict[str, TreeError]:
-    """Write topics with their settings and assignments; returns the errors of those not created.
+    """Write topics with their settings and assignments; returns the errors of the failed ones.
 
     The states of the partitions are written when they get leaders.
     """
@@ -52,7 +52,7 @@ def _is_topic(path: str) -> bool:
 async def set_assignments(
     tree: AsyncTree, topics: Mapping[str, TopicState], epoch: ControllerEpoch | None = None
 ) -> dict[str, TreeError]:
-    """Write the replicas of the partitions of topics; returns the errors of those not written."""
+    """Write the replicas of all partitions of topics; returns the errors of the failed ones."""
     found = await tree.get_all([paths.topic(name) for name in topics])
     steps: list[Step[str]] = []
     refused: dict[str, TreeError] = {}
@@ -71,9 +71,9 @@ async def set_assignments(
 async def set_replicas(
     tree: AsyncTree, states: Mapping[TopicPartition, PartitionState], epoch: ControllerEpoch | None = None
 ) -> dict[str, TreeError]:
-    """Write the replicas of some partitions of topics; returns the errors of the topics not written.
+    """Write the replicas of some partitions of topics; returns the errors of the failed topics.
 
-    Everything else in their nodes stays, also what another writer changes meanwhile.
+    All other data of the nodes stays, including simultaneous changes of other writers.
     """
     by_path: dict[str, dict[int, PartitionState]] = {}
     for (name, index), state in states.items():
@@ -114,8 +114,8 @@ async def remove_reassignment_requests(
 ) -> None:
     """Remove partitions from /admin/reassign_partitions, and the node with the last one.
 
-    Given the replicas of a partition, it is removed only if the node asks for these.
-    As in Kafka, a node that asks for nothing or cannot be understood is removed, too.
+    A partition with given replicas is removed only if the node requests these replicas. As in Kafka, an empty
+    or malformed node is removed, too.
     """
     path = paths.REASSIGN_PARTITIONS
     while partitions:
@@ -151,7 +151,7 @@ def _requested(path: str, data: bytes) -> dict[tuple[str, int], list[int]]:
 async def set_topic_ids(
     tree: AsyncTree, topic_ids: Mapping[str, bytes], epoch: ControllerEpoch | None = None
 ) -> None:
-    """Give topics ids, unless they have one. Everything else in their nodes stays.
+    """Set the ids of topics without an id. All other data of the nodes stays.
 
     A topic whose node another writer changes or deletes meanwhile gets none.
     """
@@ -171,9 +171,9 @@ async def set_topic_ids(
 async def mark_for_deletion(
     tree: AsyncTree, topics: Iterable[str], epoch: ControllerEpoch | None = None
 ) -> dict[str, TreeError]:
-    """Mark topics for deletion: the present controller, or a later one, will delete them.
+    """Mark topics for deletion by the present controller or a later one.
 
-    Returns the errors of those not marked, NodeExists for a topic that was marked before.
+    Returns the errors of the failed ones, NodeExists for a topic that was marked before.
     """
     steps = (Step.of(name, Create(paths.deleted_topic(name))) for name in topics)
     return await write_steps(tree, steps, epoch)

@@ -1,7 +1,7 @@
-"""Tree: the operations of ZooKeeper that the broker uses.
+"""Tree: the blocking operations of ZooKeeper that the broker uses.
 
-All calls block and may be made from any thread. A change is durable when the call returns. `multi` does all
-of its operations or none.
+Any thread may call them. A change is durable when the call returns. `multi` does all of its operations or
+none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DataTooLarge(TreeError):
 
 
 class TreeUnavailable(TreeError):
-    """The tree cannot be reached, read or written; whether the change was made is not known."""
+    """The tree cannot be reached, read or written. The change may have been made or not."""
 
     reason = "the tree cannot be read or written"
 
@@ -158,7 +158,7 @@ class Tree(Protocol):
         """The sorted names of the children. The watch is called when they change or the node is deleted."""
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        """Do all operations in order; or none, and raise the error of the first that fails."""
+        """Do all operations in order, or none: then raises the error of the first failed one."""
 
     def close(self) -> None:
         """End the session and delete its ephemeral nodes."""
@@ -173,7 +173,7 @@ def child_of(parent: str, name: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that is not absolute or has empty names: nobody could reach such a node."""
+    """Refuse a path that is not absolute or has empty names, because such a node would be unreachable."""
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path:
@@ -205,7 +205,7 @@ def walk(tree: Tree, path: str = "/") -> Iterator[tuple[str, bytes, Stat]]:
 
 
 def delete_recursively(tree: Tree, path: str) -> None:
-    """Delete a node and all nodes below it in one step; nothing happens if there is none."""
+    """Delete a node and all nodes below it in one step, if it exists."""
     operations = [Delete(node) for node, _, _ in walk(tree, path)]
     operations.reverse()
     if operations:

@@ -1,7 +1,7 @@
 """Writes many nodes in a pipeline of multis, and finds out the outcome of a write whose answer was lost.
 
-A Step holds the operations that have to be made together. Steps share multis of limited size. A step that
-fails does not prevent the others.
+A Step has the operations that belong together. Steps share multis of limited size. A failed step does not
+prevent the others.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ REFUSALS = (NodeExists, NoNode, BadVersion, NotEmpty, DataTooLarge)
 class Step(Generic[K]):
     """Operations that are made together or not at all.
 
-    The node of `proof`, one of the operations, shows whether they were made: no other writer may write the
-    same data to it.
+    The node of the operation `proof` shows whether they were made. So no other writer may write the same data
+    to it.
     """
 
     key: K
@@ -90,12 +90,12 @@ def grouped(steps: Iterable[Step[K]]) -> Iterator[list[Step[K]]]:
 async def write_steps(
     tree: AsyncTree, steps: Iterable[Step[K]], epoch: ControllerEpoch | None = None
 ) -> dict[K, TreeError]:
-    """Make all steps; returns the errors of those that were refused.
+    """Make all steps; returns the errors of the refused ones.
 
-    A generator of steps is drawn group by group, so that other tasks run while many steps are made.
+    A generator of steps is consumed group by group, so that other tasks run in between.
 
     Each multi checks the controller epoch, if one is given. Raises Fenced if another controller was elected,
-    SessionExpired if the session ends; some steps may be made then.
+    and SessionExpired if the session ends; some steps may have been made then.
     """
     groups: list[asyncio.Task[dict[K, TreeError]]] = []
     for group in grouped(steps):
@@ -106,14 +106,14 @@ async def write_steps(
 
 
 def _started(writes: Coroutine[None, None, dict[K, TreeError]]) -> asyncio.Task[dict[K, TreeError]]:
-    """A task whose failure may stay unseen: a caller that is cancelled leaves its writes to themselves."""
+    """Start a task whose failure may stay unseen, because a cancelled caller does not wait for its writes."""
     task = asyncio.ensure_future(writes)
     task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
     return task
 
 
 async def _merged(groups: Sequence[asyncio.Task[dict[K, TreeError]]]) -> dict[K, TreeError]:
-    # All groups end before the first error is raised: none may write on after the caller has given up.
+    # All groups end before the first error is raised, so that none writes after the caller has given up.
     if not groups:
         return {}
     await asyncio.wait(groups)
@@ -130,7 +130,7 @@ async def _merged(groups: Sequence[asyncio.Task[dict[K, TreeError]]]) -> dict[K,
 async def _write_group(
     tree: AsyncTree, steps: Sequence[Step[K]], epoch: ControllerEpoch | None, *, unknown: bool = False
 ) -> dict[K, TreeError]:
-    """`unknown` says that an earlier attempt may have been made."""
+    """Write one group. `unknown` means that an earlier attempt may have succeeded."""
     while steps:
         try:
             await _multi(tree, steps, epoch)

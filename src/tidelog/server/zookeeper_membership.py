@@ -154,7 +154,7 @@ class ZooKeeperMembership:
         return Identity(self._cluster_id, found)
 
     def _check_broker_id(self) -> None:
-        """Refuse a configured id above the limit, because ZooKeeper may generate it for another broker later."""
+        """Refuse a configured id above the limit: ZooKeeper may generate it for another broker later."""
         config, largest = self._config, self._config.reserved_broker_max_id
         if config.broker_id_generation_enable and config.broker_id > largest:
             raise StartFailed(

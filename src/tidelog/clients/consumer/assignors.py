@@ -248,7 +248,7 @@ class CooperativeStickyAssignor(StickyAssignor):
 
 @dataclass(slots=True)
 class _Balance:
-    """Keeps owned partitions, gives the rest to the members with the fewest, and balances the numbers."""
+    """Keeps owned partitions, assigns the others to the members with the fewest, and balances the numbers."""
 
     members: Sequence[Member]
     counts: Counts

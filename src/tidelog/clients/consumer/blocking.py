@@ -204,9 +204,9 @@ class Consumer(Generic[K_co, V_co]):
     def _take_without_loop(
         self, take: Callable[[], T], timeout: float | None
     ) -> tuple[T | None, float | None]:
-        """The result of `take` if the poll needs no loop, and the rest of the time.
+        """Call `take` if the poll needs no work on the loop; returns its result and the rest of the time.
 
-        None without fetched records; waits up to DIRECT_WAIT_SECONDS for some.
+        The result is None without fetched records. Waits up to DIRECT_WAIT_SECONDS for some.
         """
         core = self._core
         self._thread.check_process()  # a forked child would return its parent's records again

@@ -1,7 +1,8 @@
-"""Membership by the classic protocol: members join, their leader assigns, heartbeats keep the membership.
+"""ClassicGroup: membership by the classic protocol (ConsumerCoordinator in Kafka's client).
 
-A rebalance starts in `poll`, which revokes partitions. A task joins and syncs. A later `poll` takes over the
-assigned partitions. So a poll keeps its time limit, however long other members take.
+Members join, their leader assigns, and heartbeats keep the membership. A rebalance starts in `poll`, which
+revokes partitions. A task joins and syncs. A later `poll` takes over the assigned partitions. So a poll keeps
+its time limit even if other members are slow.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class ClassicGroup(GroupMembership):
 
     def _look_at_racks(self, view: ClusterView) -> None:
         for place, racks in replica_racks(view, self._led or ()).items():
-            # A rack that disappears with its broker causes no rebalance: the broker will be back.
+            # A rack that disappears with its broker causes no rebalance, because the broker will be back.
             if place in self._led_racks and not racks <= self._led_racks[place]:
                 self.request_rejoin(f"{place} has replicas in racks {sorted(racks)} now")
                 return
@@ -273,7 +274,7 @@ class ClassicGroup(GroupMembership):
         settings, subscription = self.context.settings, self.context.subscription
         version = connection.version_for(JoinGroupRequest)
         before = self.generation.id if self.generation is not None else -1
-        # The leader of the group would wait for what this member has lost: it does not give it up once more.
+        # The leader would wait for this member to revoke partitions that it has lost already.
         owned = self.owned if self.cooperative and not self._lost else ()
         request = JoinGroupRequest(
             group_id=self.group_id,
@@ -443,7 +444,7 @@ class ClassicGroup(GroupMembership):
                 self._lose(keep_id=isinstance(error, IllegalGeneration), reason=str(error))
 
     def _lose(self, *, keep_id: bool, reason: str) -> None:
-        """The coordinator does not know this member any more."""
+        """Give up the generation: the coordinator does not know this member any more."""
         self.generation = None
         self._led = None
         self._lost = True

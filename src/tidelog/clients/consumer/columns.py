@@ -1,4 +1,4 @@
-"""Records as columns: what was fetched goes into Arrow's buffers without an object per record.
+"""Records as columns: fetched records are copied into Arrow's buffers without an object per record.
 
 | column | type |
 |---|---|

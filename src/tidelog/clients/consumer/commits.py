@@ -1,4 +1,4 @@
-"""Commits and fetches the offsets of a group at its coordinator."""
+"""GroupOffsets and Coordinator: commit and fetch the offsets of a group at its coordinator."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TOO_LATE = (UnknownMemberId, IllegalGeneration, FencedMemberEpoch)
 
 @dataclass(slots=True, frozen=True)
 class Membership:
-    """A consumer as its group knows it. `epoch` is the generation in a classic group."""
+    """The identity of a consumer in its group. `epoch` is the generation in a classic group."""
 
     member_id: str = ""
     epoch: int = -1
@@ -87,11 +87,11 @@ class Coordinator:
         return connection
 
     def moved(self) -> None:
-        """Look the coordinator up again for the next request."""
+        """Look up the coordinator again before the next request."""
         self.client.forget_coordinator(GROUP, self.group_id)
 
     def note(self, error: KafkaError) -> None:
-        """Look the coordinator up again if the error says that it has moved."""
+        """Look up the coordinator again before the next request, if the error says that it has moved."""
         if isinstance(error, MOVED):
             self.moved()
 

@@ -1,7 +1,8 @@
-"""Membership by the consumer group protocol (KIP-848): the broker assigns, and heartbeats carry everything.
+"""ConsumerGroup: membership by the consumer group protocol (KIP-848).
 
-The heartbeat task sends the subscription and the owned partitions, and receives the target assignment. `poll`
-revokes and takes over partitions until the member owns its target, and the next heartbeat reports that.
+The broker assigns, by answers to heartbeats. The heartbeat task sends the subscription and the owned
+partitions, and receives the target assignment. `poll` revokes and takes over partitions until the member owns
+its target, and the next heartbeat reports that.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class ConsumerGroup(GroupMembership):
         self._heartbeat_now.set()
 
     async def _named(self, target: Target) -> set[TopicPartition]:
-        """The target assignment by topic names; topics without a known name follow later."""
+        """The target assignment by topic names, without topics whose name is not known yet."""
         client = self.context.client
         unknown = [topic_id for topic_id in target if topic_id not in client.view.topic_names]
         if unknown:
@@ -243,7 +244,7 @@ class ConsumerGroup(GroupMembership):
         )
 
     def _request(self, version: int) -> ConsumerGroupHeartbeatRequest:
-        """A heartbeat: all fields when joining, then the fields that have changed."""
+        """The next heartbeat: with all fields for a join, then with the changed fields."""
         settings, subscription = self.context.settings, self.context.subscription
         if self.epoch == JOIN:
             self._sent = {}

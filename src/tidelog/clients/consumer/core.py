@@ -1,7 +1,7 @@
-"""The parts of a consumer: fetches, positions, group membership, commits.
+"""ConsumerCore: connects the parts of a consumer: fetches, positions, group membership, commits.
 
 They run on the loop that started the consumer. Only `take` and `take_columns` run in the polling thread, so
-that the loop of a blocking consumer costs nothing per record.
+that the loop of a blocking consumer has no work per record.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class ConsumerCore(Generic[K_co, V_co]):
                 if records:
                     return records
                 if self.metrics_of.records_consumed_total != before:
-                    # Interceptors dropped all records. More may wait, and nothing else wakes this poll.
+                    # Interceptors dropped all records. There may be more, and nothing else wakes this poll.
                     self.wake()
                 try:
                     async with asyncio.timeout_at(deadline):

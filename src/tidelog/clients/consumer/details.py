@@ -1,4 +1,4 @@
-"""Details of fetched records that a consumer leaves out by default: for tools that show records to people."""
+"""Details of fetched records for tools that show records to people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Watermarks(NamedTuple):
 
 
 def read_details(consumer: Consumer, *, control_records: bool = False) -> None:
-    """Let `poll` return `DetailedRecord`s; called before the consumer is told what to read."""
+    """Let `poll` return `DetailedRecord`s. Call this before `subscribe` or `assign`."""
     reader = ControlRecordReader if control_records else DetailedReader
     consumer._core.fetcher.reader_class = cast("type[RecordReader]", reader)  # the same methods
 

@@ -1,4 +1,4 @@
-"""Fetch sessions: a broker remembers the partitions of a consumer, and requests carry only changes."""
+"""FetchSession: a broker remembers the partitions of a consumer, and requests have only changes (KIP-227)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FetchSession:
             self.epoch = self.epoch + 1 if self.epoch < 0x7FFFFFFF else 1
 
     def failed(self) -> None:
-        """Start a new session: it is not known whether the broker received the last request."""
+        """Start a new session after a failed request, which the broker may have received or not."""
         self.epoch = FIRST_EPOCH
 
     def names(self) -> dict[bytes, str]:

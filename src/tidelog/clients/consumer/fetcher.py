@@ -1,7 +1,8 @@
-"""Fetches ahead of `poll`: one request at a time to each broker.
+"""Fetcher: fetches ahead of `poll`, with one request at a time to each broker.
 
 Completed fetches wait in `ready` for a poll. A broker gets no request while one of its partitions has enough
-records waiting: a long fetch of its other partitions would delay that one when its records are used up.
+waiting records. Otherwise a long fetch of its other partitions could delay this partition when its records
+are used up.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ class Fetcher:
         self._counted = self._metrics.records_consumed_total, self._metrics.bytes_consumed_total
 
     def take_back(self) -> None:
-        """Move the positions back before the records taken last, which nobody received. On the loop."""
+        """Move the positions back before the records of the last take, which nobody received. On the loop."""
         if not self.marks:
             return
         for state, turn, position, epoch in self.marks:

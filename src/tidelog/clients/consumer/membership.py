@@ -1,7 +1,7 @@
-"""The base of group membership by the classic and the consumer protocol.
+"""GroupMembership: the base class of membership by the classic and by the consumer protocol.
 
-Heartbeats go out in the background. The assignment changes inside `poll` only: no partition is revoked while
-the application works with its records.
+Heartbeats are sent in the background. The assignment changes only inside `poll`: no partition is revoked
+while the application works with its records.
 """
 
 from __future__ import annotations
@@ -79,17 +79,18 @@ class GroupMembership:
         raise NotImplementedError
 
     def owner_of_offsets(self) -> Membership:
-        """The member whose offsets go with a transaction.
+        """The member for the offsets of a transaction.
 
-        After a removal it is the one of before, until a poll has given up its partitions. The group refuses
-        that one. It checks nothing without a member, and would take the offsets from the next one.
+        After a removal it is still the removed member, until a poll has given up its partitions. The group
+        refuses the offsets of that member. It would accept offsets without a member, although others own the
+        partitions by now.
         """
         if self.context.subscription.by_hand or self.owner is None:
             return self.identity()
         return self.owner
 
     def refused(self, error: KafkaError, member: Membership) -> None:
-        """The coordinator rejected a commit of that member."""
+        """Handle the error of a commit by this member, which the coordinator rejected."""
         raise NotImplementedError
 
     def check_commit(self) -> None:

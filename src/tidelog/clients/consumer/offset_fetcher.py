@@ -1,4 +1,4 @@
-"""Requests offsets of the leaders of partitions: by timestamp, and the ends of leader epochs."""
+"""OffsetFetcher: asks the leaders of partitions for offsets by timestamp and for ends of leader epochs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OffsetFetcher:
         timeout: float,
         what: str,
     ) -> dict[TopicPartition, A]:
-        """The answers for all partitions. A retriable error is retried at the leader of that time."""
+        """The answers for all partitions. A retriable error is retried at the leader known then."""
         client = self._client
         client.want({name.topic for name in questions})
         unanswered = dict(questions)

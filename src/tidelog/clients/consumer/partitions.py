@@ -74,7 +74,7 @@ class PartitionState:
 
     @property
     def at_rest(self) -> bool:
-        """Whether a poll returns no records of it for now."""
+        """Whether a poll returns no records of this partition for now."""
         return self.paused or self.validating or self.revoking
 
     def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
@@ -86,7 +86,7 @@ class PartitionState:
         self.position = offset
 
     def seek_time(self, timestamp: int) -> None:
-        """Have the position looked up by a timestamp, and drop fetched records."""
+        """Request a lookup of the position by a timestamp, and drop fetched records."""
         self.forget()
         self.position_epoch = NO_EPOCH
         self.reset_to = timestamp

@@ -1,6 +1,7 @@
-"""Finds missing positions, by committed offset, reset policy or time, and validates them after an election.
+"""Positions: finds missing positions, by committed offset, reset policy or time, and validates them after
+elections.
 
-One task does it in the background. The next poll raises an error that no retry resolves.
+One background task does this. The next poll raises an error that no retry resolves.
 """
 
 from __future__ import annotations

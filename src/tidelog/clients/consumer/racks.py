@@ -57,10 +57,10 @@ def replica_racks(view: ClusterView, topics: Iterable[str]) -> dict[TopicPartiti
 class Exchange:
     """Moves and swaps partitions among members while that brings one more near its member.
 
-    The numbers of partitions stay as equal as they were. Each step brings one more partition near, so it
-    ends. A second run changes nothing, so the group does not rebalance again. If members subscribe to
-    different topics, they swap within a topic or with a member of the same number of partitions: other swaps
-    could make the numbers unequal.
+    The numbers of partitions stay as equal as before. Each step brings one more partition near, so the steps
+    end. A second run changes nothing, so the group does not rebalance again. Members with different
+    subscriptions swap within a topic, or with a member of the same number of partitions: other swaps could
+    make the numbers unequal.
     """
 
     __slots__ = ("_all_alike", "_given", "_in_vain", "_racks", "_takers")

@@ -1,7 +1,8 @@
-"""Records that wait to be sent: a queue of batches for each partition, within buffer.memory.
+"""RecordAccumulator: the records that wait to be sent, in a queue of batches for each partition, within
+buffer.memory.
 
-Sending threads append records; the loop takes batches. Beginning a batch takes a lock, appending to one does
-not.
+Sending threads append records, and the loop takes batches. The begin of a batch needs a lock, an append to it
+does not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tidelog.records.loops import BufferPool, EncodedHeaders, RecordFuture
 
 # The most bytes of a record beside its contents: attributes, deltas and lengths.
 RECORD_OVERHEAD = 21
-# The allocator keeps smaller buffers, and returns larger ones to the system each time.
+# The allocator keeps smaller freed buffers, and returns larger ones to the system.
 POOLED_FROM = 128 * 1024
 COMPRESSION_MARGIN = 1.05
 # The estimated compression ratio falls by small steps, and rises at once.
@@ -55,7 +56,10 @@ class PartitionQueue:
 
 
 class BufferMemory:
-    """buffer.memory: a batch takes it when it begins and returns it when it ends."""
+    """The memory of buffer.memory (Kafka's BufferPool).
+
+    A batch takes it at its begin and returns it at its end.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total

@@ -1,4 +1,4 @@
-"""A batch of records: filled by sending threads, closed and signed by the sender, then written or failed.
+"""ProducerBatch: filled by sending threads, closed and signed by the sender, then written or failed.
 
 A future has a batch and an index. A split batch forwards its futures to its parts.
 """
@@ -123,7 +123,7 @@ class ProducerBatch(loops.BatchBuffer):
         return True
 
     def fail(self, error: BaseException, record_errors: Mapping[int, BaseException] | None = None) -> bool:
-        """Fail the batch: not written, or not known to be. Returns False if it had ended before."""
+        """Fail a batch that was not written, or perhaps not. Returns False if it had ended before."""
         if self.finished:
             return False
         self.error, self.record_errors = error, record_errors

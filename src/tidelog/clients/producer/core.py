@@ -1,7 +1,7 @@
-"""The core of the blocking and the asynchronous producer: appends records to batches, flushes, closes.
+"""ProducerCore: the core of the blocking and the asynchronous producer.
 
-Sending a record is a generator that yields where it has to wait: the blocking producer blocks there, the
-asynchronous one awaits.
+It appends records to batches, and flushes them. To send a record is a generator that yields each wait: the
+blocking producer blocks there, the asynchronous one awaits.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class ProducerCore:
     def announce(self, queue: PartitionQueue, now: float) -> None:
         """Wake the sender for a batch that has begun or is full."""
         if len(queue.batches) > 1 or (queue.batches and queue.batches[0].full):
-            # A broker with max.in.flight.requests is looked at when it answers.
+            # A broker with max.in.flight.requests gets its next batch when it answers.
             if self.client.view.leader(queue.topic, queue.partition) not in self.sender.busy_nodes:
                 self.sender.wake()
         else:
@@ -265,7 +265,8 @@ class ProducerCore:
         if batch is not None:
             if not filled and not batch.full:
                 return batch.queue
-            # A full batch always ends the stay at a partition, one that the sender took early by its size.
+            # A full batch always ends the stay at a partition. A batch that the sender took early counts by
+            # its size.
             enough = not batch.sealed
             batch.seal()
             sticky.batch = None

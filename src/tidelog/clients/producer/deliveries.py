@@ -1,4 +1,4 @@
-"""The outcome of sent batches: written, retried, split or given up.
+"""Deliveries: handles the outcome of sent batches, which are written, retried, split or given up.
 
 A batch is in flight from its request until the response, or until nothing waits for a response.
 """
@@ -243,7 +243,7 @@ class Deliveries:
         self._give_up(batch, error, {}, certain=False)
 
     def _last_failure(self, batch: ProducerBatch) -> str:
-        """Why a batch was not written: the error of its last attempt, or of the connection."""
+        """The reason why a batch was not written: the error of its last attempt, or of the connection."""
         last = batch.last_error
         if last is None or self._client.last_error is not None:
             return "" if self._client.last_error is None else f": {self._client.last_error}"

@@ -1,4 +1,4 @@
-"""Produce requests as lists of parts: batches are sent from their buffers, without a copy."""
+"""Encodes Produce requests as lists of parts, so that batches are sent from their buffers without a copy."""
 
 from __future__ import annotations
 

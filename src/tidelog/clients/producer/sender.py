@@ -1,8 +1,8 @@
-"""Sends batches that are due to the leaders of their partitions.
+"""Sender: sends batches that are due to the leaders of their partitions.
 
-It runs on the loop, in turns: after a batch began or is full, a response, a new connection, a change of the
-metadata, or a timer. A request has at most one batch of a partition; the partitions of a broker take turns.
-`deliveries` handles the outcome of a batch.
+It runs on the loop, in turns: after the begin or the end of a batch, a response, a new connection, a change
+of the metadata, or a timer. A request has at most one batch of each partition, and the partitions of a broker
+take turns. `deliveries` handles the outcome of a batch.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Sender:
 
     def wake_for_new(self, now: float) -> None:
         """Schedule a turn for a new batch, unless one comes before the batch is due."""
-        # Set before the timer is read: a running turn that missed the batch reads this.
+        # Set before the timer is read, so that a running turn which missed the batch sees it.
         self._unseen = True
         timer = self._timer
         if timer is None or timer.when() > now + self._linger:

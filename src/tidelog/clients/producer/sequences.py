@@ -1,7 +1,7 @@
-"""The producer id and the sequence numbers, by which brokers recognise duplicates.
+"""Sequences: the producer id and the sequence numbers, by which brokers recognise duplicates.
 
-A batch gets its sequence number when it is first sent, and keeps it. When it cannot be known whether a batch
-was written, the producer epoch is raised and the partition starts at 0, before another batch is sent to it.
+A batch gets its sequence number when it is first sent, and keeps it. If it is uncertain whether a batch was
+written, the producer epoch is raised, and the partition starts at 0 before another batch is sent to it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sequences:
         if not queue.in_flight:
             return True
         if len(queue.in_flight) >= REMEMBERED_BATCHES:
-            # The limit of a connection is not enough: the others may be on their way to an earlier leader.
+            # The limit of a connection is not enough, because others may be in flight to a former leader.
             return False
         # A broker accepts any sequence number of an unknown producer. If the very first batch failed and the
         # second were written, the first could never be.
@@ -88,7 +88,7 @@ class Sequences:
             batch.queue.in_flight.remove(batch)
 
     def failed(self, batch: ProducerBatch, error: BaseException, *, certain: bool) -> None:
-        """A batch failed; `certain` if the broker rejected it, so that it was not written."""
+        """Handle a failed batch. `certain` means that the broker rejected it, so it was not written."""
         queue = batch.queue
         known = batch in queue.in_flight
         self.remove(batch)
@@ -104,7 +104,7 @@ class Sequences:
             self._to_bump.add(queue)
 
     def expired(self, batch: ProducerBatch) -> None:
-        """A sent batch was given up: it may have been written."""
+        """Handle a batch that was given up after it was sent. It may have been written."""
         queue = batch.queue
         after = batch.last_sequence + 1
         queue.unresolved_until = max(queue.unresolved_until or 0, after)
@@ -116,7 +116,7 @@ class Sequences:
             if log_start_offset == -1 or batch.sequence_reset:
                 return True
             if queue.last_acked_offset < log_start_offset and self._transactional:
-                # Retention removed the records by which the broker knew the producer.
+                # Retention removed the last records of the producer, and with them its state on the broker.
                 self._start_at_beginning(queue)
                 return True
             if not self._transactional:

@@ -1,8 +1,8 @@
-"""Transactions of a producer.
+"""TransactionManager: the transactions of a producer.
 
-In version 1 the producer adds each partition at the coordinator before it writes. In version 2, with the
+In version 1, the producer adds each partition at the coordinator before it writes. In version 2, with the
 feature transaction.version=2, the writes add it. After an abortable error the transaction has to be aborted.
-A fatal error, such as being fenced by another producer of the same id, ends the producer.
+A fatal error ends the producer, for example when another producer with the same id has fenced it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class TransactionManager:
 
     @property
     def refusing(self) -> KafkaError | None:
-        """The error that keeps waiting batches from being sent; None without one."""
+        """The error because of which waiting batches are not sent; None without an error."""
         if self.state in (State.FATAL, State.ABORTABLE):
             return self.error
         if self.state is State.ABORTING:
@@ -156,7 +156,7 @@ class TransactionManager:
         self._require(State.IN_TRANSACTION, call="send_offsets_to_transaction")
         if not offsets:
             return
-        # An earlier request may have arrived although its response was not awaited.
+        # An earlier request may have arrived although its response is missing.
         self._started = self._offsets_missing = True
         async with self._in_time("send_offsets_to_transaction"):
             if not self.version_2:

@@ -1,6 +1,6 @@
 """The link between a simulated client and the simulated ZooKeeper: bytes in order, with latency and cuts.
 
-A cut link holds the bytes back, as TCP does: when it heals in time, the connection goes on.
+A cut link holds the bytes back, as TCP does. If it heals in time, the connection continues.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """SimulatedZooKeeper: a ZooKeeper server in memory, for simulations and tests.
 
-It has sessions with time-outs, ephemeral and sequential nodes, one-shot watches and multis, and speaks the
-bytes of ZooKeeper's protocol with the real client. Faults happen by its random numbers or when a test asks:
-lost connections (requests that travel are made or not), cut links, expired sessions, an outage.
+It has sessions with time-outs, ephemeral and sequential nodes, one-shot watches and multis, and speaks
+ZooKeeper's protocol with the real client. Faults come from its random numbers or from a test: lost
+connections, whose requests in flight are made or not, cut links, expired sessions, an outage.
 
-A client is known by a name, for example of its broker. There are no ACLs.
+A client has a name, for example of its broker. There are no ACLs.
 """
 
 from __future__ import annotations

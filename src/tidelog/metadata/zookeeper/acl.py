@@ -12,7 +12,7 @@ ALL = 31
 
 
 class Acl(NamedTuple):
-    """What an identity may do with a node: `permissions` is a sum of ZooKeeper's bits."""
+    """The permissions of an identity on a node, as a sum of ZooKeeper's bits."""
 
     permissions: int
     scheme: str
@@ -31,7 +31,7 @@ SENSITIVE = (f"{paths.CONFIG}/users", f"{paths.CONFIG}/brokers", paths.TOKENS)
 
 
 def open_acl(path: str) -> Sequence[Acl]:
-    """Everybody may do everything."""
+    """The ACL of a cluster without ACLs: all permissions for everybody."""
     return OPEN
 
 

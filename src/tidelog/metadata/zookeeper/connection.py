@@ -1,7 +1,7 @@
 """Connection: one TCP or TLS connection to a ZooKeeper server.
 
-It cuts frames out of the stream, numbers the requests, and matches answers with requests: ZooKeeper answers
-in the order of the requests. The requests of one turn of the loop are sent together.
+It cuts the stream into frames, numbers the requests, and matches answers with requests: ZooKeeper answers in
+the order of the requests. The requests of one turn of the loop are sent together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.metadata.tree import TreeUnavailable
 from tidelog.metadata.zookeeper import jute
 from tidelog.metadata.zookeeper.jute import ErrorCode, JuteError, Notification, Xid
 
-# A list of a million children has 40 MB. A larger length means that no ZooKeeper is speaking.
+# A list of a million children has 40 MB. A larger length means that the peer is no ZooKeeper.
 MAX_FRAME = 1 << 28
 MAX_XID = 0x7FFFFFFF
 
@@ -37,7 +37,7 @@ class Settleable(Protocol):
 class Request:
     """A call that waits for its answer.
 
-    `answer` gets the error code and the frame. Nobody waits any longer once `future` is done.
+    `answer` gets the error code and the frame. When `future` is done, the answer is ignored.
     """
 
     path: str
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         self._write(jute.framed_request(xid, payload))
 
     def close(self) -> None:
-        """End the connection when all requests have left. Pending requests stay in `pending`."""
+        """End the connection when all requests are sent. Unanswered requests stay in `pending`."""
         if not self.closed:
             self._flush()
             self.closed = True

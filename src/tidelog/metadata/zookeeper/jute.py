@@ -102,7 +102,7 @@ EPHEMERAL, SEQUENTIAL = 1, 2
 
 
 class JuteError(ValueError):
-    """The bytes are not what ZooKeeper would send."""
+    """The bytes are no valid message of ZooKeeper."""
 
 
 def error_of(code: int, path: str) -> TreeError:

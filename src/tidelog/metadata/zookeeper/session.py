@@ -1,7 +1,7 @@
 """Session: a ZooKeeper session over changing connections.
 
 It connects to one of several servers, pings, reconnects with the same session id and sets the watches again.
-When ZooKeeper says that the session has expired, the next session begins by itself.
+When ZooKeeper reports that the session has expired, it begins the next session.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Session:
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Connect. TreeUnavailable if no server accepts the session within `connect_timeout`."""
+        """Connect. Raises TreeUnavailable if no server accepts the session within `connect_timeout`."""
         self._task = self._loop.create_task(self._run())
         limit = self._settings.connect_timeout
         try:
@@ -119,7 +119,8 @@ class Session:
         if self._closing:
             request.fail(_closed(request))
         elif self._state is _State.EXPIRED:
-            # After the listeners are told: a caller that repeats the call at once reaches the next session.
+            # After the events for the listeners: a caller that repeats the call at once reaches the next
+            # session.
             self._loop.call_soon(request.fail, SessionExpired(request.path))
         elif self._state is _State.REFUSED:
             request.fail(AuthenticationFailed(request.path))
@@ -159,7 +160,7 @@ class Session:
     # --- connecting
 
     async def _run(self) -> None:
-        """Keep the session connected until it is closed, whatever fails."""
+        """Keep the session connected until it is closed, also after unexpected errors."""
         while self._state in (_State.CONNECTING, _State.EXPIRED):
             try:
                 await self._stay_connected()
@@ -287,7 +288,7 @@ class Session:
             return
         path = notification.path.removeprefix(self._chroot) or "/"
         for watch in self.watches.take(notification.type, notification.path):
-            # Not at once: the answer that set the watch must reach its caller before.
+            # Later, because the answer that set the watch must reach its caller first.
             self._loop.call_soon(watch, WatchEvent(notification.type, path))
 
     def on_control_answer(self, xid: int, code: int) -> None:
@@ -326,7 +327,10 @@ class Session:
             self.on_lost(reason)
 
     def _tick(self) -> None:
-        """Ping after a third of the time-out without a request; give up after two without an answer."""
+        """Ping after a third of the time-out without a request.
+
+        After two thirds without an answer, drop the connection.
+        """
         connection = self._connection
         if connection is None:
             return
@@ -388,7 +392,7 @@ class Session:
             self._timer = None
 
     def _announce(self, event: SessionEvent) -> None:
-        """Tell the listeners after the watches and answers that came before."""
+        """Call the listeners, after earlier watches and answers."""
         self._loop.call_soon(self._notify, event)
 
     def _notify(self, event: SessionEvent) -> None:
@@ -401,4 +405,3 @@ class Session:
 
 def _closed(request: Request) -> TreeUnavailable:
     return TreeUnavailable(request.path, f"{request.path}: the tree is closed")
-

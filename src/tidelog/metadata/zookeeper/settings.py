@@ -1,4 +1,4 @@
-"""ZooKeeperSettings: how a session is made and what it may send."""
+"""ZooKeeperSettings: the time-outs, limits and identity of a session."""
 
 from __future__ import annotations
 
