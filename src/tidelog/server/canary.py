@@ -122,10 +122,11 @@ class Canary:
             NewTopic(self._topic, num_partitions=partitions, configs=RETENTION)
         )
         async with asyncio.timeout(ROUND_SECONDS):
-            while True:
-                hosted = self._services.replicas.topics.get(self._topic)
-                if hosted is not None:
-                    for index, found in hosted.partitions.items():
-                        if found.is_leader:
-                            return index
+            while (index := self._led_partition()) is None:
                 await asyncio.sleep(0.1)
+        return index
+
+    def _led_partition(self) -> int | None:
+        hosted = self._services.replicas.topics.get(self._topic)
+        partitions = {} if hosted is None else hosted.partitions
+        return next((index for index, partition in partitions.items() if partition.is_leader), None)

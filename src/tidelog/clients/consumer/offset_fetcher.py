@@ -80,18 +80,9 @@ class OffsetFetcher:
         try:
             async with asyncio.timeout(timeout):
                 while unanswered:
-                    groups = self._by_leader(unanswered)
-                    answers = await asyncio.gather(
-                        *(ask(node, group) for node, group in groups.items()), return_exceptions=True
-                    )
-                    for answer in answers:
-                        if isinstance(answer, BaseException):
-                            if not isinstance(answer, KafkaError) or isinstance(answer, FINAL):
-                                raise answer
-                            last = answer
-                        else:
-                            found |= answer[0]
-                            last = answer[1] or last
+                    answers, error = await self._ask_each(self._by_leader(unanswered), ask)
+                    found |= answers
+                    last = error or last
                     unanswered = {
                         name: question for name, question in unanswered.items() if name not in found
                     }
@@ -107,6 +98,29 @@ class OffsetFetcher:
             text = f"{what} of {names}: no answer within {round(timeout * 1000)} ms"
             raise TimeoutException(f"{text}: {reason}" if reason else text) from None
         return found
+
+    async def _ask_each(
+        self,
+        groups: Mapping[int, Mapping[TopicPartition, Q]],
+        ask: Callable[
+            [int, Mapping[TopicPartition, Q]], Awaitable[tuple[dict[TopicPartition, A], KafkaError | None]]
+        ],
+    ) -> tuple[dict[TopicPartition, A], KafkaError | None]:
+        """Ask each leader once; returns the answers and the last retriable error. Raises a final error."""
+        found: dict[TopicPartition, A] = {}
+        last: KafkaError | None = None
+        answers = await asyncio.gather(
+            *(ask(node, group) for node, group in groups.items()), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, KafkaError) or isinstance(answer, FINAL):
+                    raise answer
+                last = answer
+            else:
+                found |= answer[0]
+                last = answer[1] or last
+        return found, last
 
     def _by_leader(self, questions: Mapping[TopicPartition, Q]) -> dict[int, dict[TopicPartition, Q]]:
         view = self._client.view

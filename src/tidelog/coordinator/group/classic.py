@@ -122,11 +122,6 @@ class ClassicGroup:
         return self.state is GroupState.EMPTY
 
     @property
-    def is_simple(self) -> bool:
-        """Whether the group never had members, and only has offsets."""
-        return self.protocol_type is None and self.is_empty and not self.members.pending_joins
-
-    @property
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 

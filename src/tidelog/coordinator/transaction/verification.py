@@ -191,9 +191,9 @@ class TransactionVerification:
         if not guards:
             done(errors, guards)
             return
-        wanted = frozenset((partition.topic, partition.index) for partition in guards)
+        keys = frozenset((partition.topic, partition.index) for partition in guards)
 
-        def answered(refused: dict[PartitionKey, KafkaError]) -> None:
+        def on_answer(refused: dict[PartitionKey, KafkaError]) -> None:
             for partition in guards:
                 error = refused.get((partition.topic, partition.index))
                 if error is not None:
@@ -204,7 +204,7 @@ class TransactionVerification:
             try:
                 coordinator_partition = self._coordinator.partition_for(transactional_id)
             except KafkaError as error:
-                answered(dict.fromkeys(wanted, CoordinatorNotAvailable(error.message)))
+                on_answer(dict.fromkeys(keys, CoordinatorNotAvailable(error.message)))
                 return
             if not self._coordinator.runtime.is_led_here(coordinator_partition):
                 self._remote.check(
@@ -212,29 +212,29 @@ class TransactionVerification:
                     transactional_id,
                     producer_id,
                     epoch,
-                    wanted,
+                    keys,
                     adds=adds,
-                    done=answered,
+                    done=on_answer,
                 )
                 return
         if adds:
             # Check the metadata like a coordinator on another broker: at the end of the transaction, a
             # partition that is not in the metadata counts as deleted. LeaderAndIsr comes before the metadata.
             find = self._coordinator.metadata.find_partition
-            if any(find(*key) is None for key in wanted):
+            if any(find(*key) is None for key in keys):
                 unknown = UnknownTopicOrPartition("this broker does not know all of the partitions yet")
-                answered(dict.fromkeys(wanted, unknown))
+                on_answer(dict.fromkeys(keys, unknown))
                 return
             self._coordinator.add_partitions(
                 transactional_id,
                 producer_id,
                 epoch,
-                wanted,
+                keys,
                 EPOCH_BUMP,
-                lambda error: answered({} if error is None else dict.fromkeys(wanted, error)),
+                lambda error: on_answer({} if error is None else dict.fromkeys(keys, error)),
             )
         else:
-            self._coordinator.verify_partitions(transactional_id, producer_id, epoch, wanted, answered)
+            self._coordinator.verify_partitions(transactional_id, producer_id, epoch, keys, on_answer)
 
 
 def _for_clients(error: KafkaError, knows_abortable: bool) -> KafkaError:
