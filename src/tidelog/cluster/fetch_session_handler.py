@@ -113,13 +113,13 @@ class FetchSessionHandler:
 
     def forgotten(self) -> list[FetchRequest.ForgottenTopic]:
         """The partitions that the next request takes out of the session of the leader."""
-        left, self._left = self._left, {}
-        for key in left:
+        removed, self._left = self._left, {}
+        for key in removed:
             self._without_ids.pop(key, None)
         if self.is_full:
             return []
         topics: dict[tuple[str, bytes], FetchRequest.ForgottenTopic] = {}
-        for topic, topic_id, index in left:
+        for topic, topic_id, index in removed:
             found = topics.get((topic, topic_id))
             if found is None:
                 found = topics[topic, topic_id] = FetchRequest.ForgottenTopic(

@@ -330,14 +330,14 @@ class ReplicaMoves:
             self._step(move)
         else:
             move.holds = True
-            move.partition.appends.hold(lambda: self._go_on(move, lambda: self._held(move)))
+            move.partition.appends.hold(lambda: self._go_on(move, lambda: self._copy_rest(move)))
 
     # -- swapping
 
-    def _held(self, move: _Move) -> None:
+    def _copy_rest(self, move: _Move) -> None:
         """Copy the rest: the appends are held now."""
         if self._is_flushing(move):
-            self._later(move, LOOK_AGAIN_SECONDS, self._held)
+            self._later(move, LOOK_AGAIN_SECONDS, self._copy_rest)
             return
         state = move.copy.log_state(move.log)
         checkpoint = self._logs.checkpoints.writer_before_promotion(move.future, again=True)

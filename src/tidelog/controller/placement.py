@@ -59,11 +59,11 @@ def _replicas(
 ) -> list[int]:
     size = len(order)
     # The other brokers, each once, beginning `shift` positions after the leader.
-    others = [order[(first + 1 + (shift + i) % (size - 1)) % size] for i in range(size - 1)]
+    other_brokers = [order[(first + 1 + (shift + i) % (size - 1)) % size] for i in range(size - 1)]
     chosen = [order[first]]
     while len(chosen) < replication_factor:
         uses = _count_racks(chosen, racks)
-        free = [broker for broker in others if broker not in chosen]
+        free = [broker for broker in other_brokers if broker not in chosen]
         least = min(uses.get(racks[broker], 0) for broker in free)
         chosen.append(next(broker for broker in free if uses.get(racks[broker], 0) == least))
     return chosen

@@ -130,11 +130,11 @@ class ReplicaStateMachine:
         self._put_status(replica, ReplicaStatus.NON_EXISTENT)
         state = self._context.partitions.get(partition)
         if state is not None:
-            kept, adding, removing = (
+            remaining, adding, removing = (
                 [broker_id for broker_id in brokers if broker_id != replica.replica]
                 for brokers in (state.replicas, state.adding, state.removing)
             )
-            self._context.put_assignment(partition, kept, adding, removing)
+            self._context.put_assignment(partition, remaining, adding, removing)
         del self._context.replica_statuses[replica]
 
     # --- offline replicas
@@ -155,8 +155,8 @@ class ReplicaStateMachine:
                     live = self._context.live_or_shutting_down_brokers
                     self._batch.add_update_metadata(live, (partition,))
                     self._put_status(replica, ReplicaStatus.OFFLINE)
-        async for left in in_slices(list((await self._remove_from_isr(broker_id, states)).items())):
-            for partition, state in left:
+        async for updated in in_slices(list((await self._remove_from_isr(broker_id, states)).items())):
+            for partition, state in updated:
                 self._left_isr(broker_id, partition, state)
 
     def _left_isr(self, broker_id: int, partition: TopicPartition, state: PartitionState) -> None:

@@ -130,16 +130,16 @@ class ControllerTerm:
 
     async def take_replicas_offline(self, replicas: Sequence[PartitionAndReplica]) -> None:
         """Elect other leaders for replicas whose broker or log folder is gone, and update all brokers."""
-        kept: list[PartitionAndReplica] = []
+        existing: list[PartitionAndReplica] = []
         deleted: list[PartitionAndReplica] = []
         for replica in replicas:
             queued = self.context.is_topic_queued_for_deletion(replica.topic)
-            (deleted if queued else kept).append(replica)
+            (deleted if queued else existing).append(replica)
         updates = self.batch.metadata_updates
         leaderless = self.context.partitions_with_offline_leader()
         await self.partitions.handle_state_changes(leaderless, PartitionStatus.OFFLINE)
         await self.partitions.trigger_online_state_change()
-        await self.replicas.handle_state_changes(kept, ReplicaStatus.OFFLINE)
+        await self.replicas.handle_state_changes(existing, ReplicaStatus.OFFLINE)
         if deleted:
             # An offline replica cannot be deleted: the deletion continues when it is back.
             await self.deletion.fail_replicas(deleted)

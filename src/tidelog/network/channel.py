@@ -68,13 +68,13 @@ class Channel:
         "_batch",
         "_batch_bytes",
         "_deferred",
-        "_held",
         "_on_closed",
         "_output",
         "_reader",
         "_send",
         "_sending",
         "_throttle",
+        "_waiting_response",
         "allowed_reads",
         "allowed_writes",
         "client_id",
@@ -128,7 +128,7 @@ class Channel:
         self._sending: tuple[Request, Sequence[Part], int, int] | None = None
         # How many responses are deferred, and the response that waits for them.
         self._deferred = 0
-        self._held: LateResponse | None = None
+        self._waiting_response: LateResponse | None = None
         # The timer for the end of the throttle time, and the callback of the handler.
         self._throttle: tuple[TimerHandle, Callable[[], None]] | None = None
         self._on_closed = on_closed
@@ -333,7 +333,7 @@ class Channel:
         if self.state & DEFERRED:
             # The deferred responses come first. No request is read until this one is sent.
             self.state = RESPONSE_HELD[self.state]
-            self._held = (request, parts, responded)
+            self._waiting_response = (request, parts, responded)
             request.done = True
             return
         was_busy = self._complete(request)
@@ -381,9 +381,9 @@ class Channel:
         """Send the response that waited for deferred ones, if the last of them is there."""
         if self.state & DEFERRED:
             return
-        held, self._held = self._held, None
-        if held is not None:
-            self._send_late(*held)
+        waiting_response, self._waiting_response = self._waiting_response, None
+        if waiting_response is not None:
+            self._send_late(*waiting_response)
         elif self.state & CLOSING:
             self._resume()
 

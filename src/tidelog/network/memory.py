@@ -51,10 +51,15 @@ class MemoryPool:
 
     def release(self, buffer: FrameBuffer, size: int) -> None:
         self.used -= size
-        kept = len(buffer)
-        if isinstance(buffer, bytearray) and kept % STEP == 0 and kept and self._kept + kept <= KEPT_BYTES:
-            self._kept += kept
-            self._free.setdefault(kept, deque()).append(buffer)
+        capacity = len(buffer)
+        if (
+            isinstance(buffer, bytearray)
+            and capacity % STEP == 0
+            and capacity
+            and self._kept + capacity <= KEPT_BYTES
+        ):
+            self._kept += capacity
+            self._free.setdefault(capacity, deque()).append(buffer)
 
     def _make(self, size: int) -> FrameBuffer:
         if size < STEP:

@@ -171,19 +171,21 @@ class Output:
             del parts[0]
 
     def _send_slice(self, part: FilePart) -> None:
-        left = part.size - self._sent_of_slice
-        if left:
+        remaining = part.size - self._sent_of_slice
+        if remaining:
             start = part.position + self._sent_of_slice
-            size = self._cached_size(part, start, min(left, SENDFILE_BYTES))
+            size = self._cached_size(part, start, min(remaining, SENDFILE_BYTES))
             if self._sends_files:
                 sent = os.sendfile(self._sock.fileno(), part.fileno(), start, size)
             else:
                 data = part.read_range(min(size, COPIED_RANGE_BYTES), start)
                 sent = self._sock.send(data) if data else 0
             if sent == 0:
-                raise ConnectionAbortedError(f"a file ended {left} bytes before the slice being sent does")
+                raise ConnectionAbortedError(
+                    f"a file ended {remaining} bytes before the slice being sent does"
+                )
             self._sent_of_slice += sent
-            if sent < left:
+            if sent < remaining:
                 return
         self._sent_of_slice = self._cached_end = 0
         del self._parts[0]

@@ -59,19 +59,19 @@ class TlsOutput(Output):
         for part in self._parts:
             room = CHUNK_BYTES - filled
             if isinstance(part, bytes | bytearray | memoryview):
-                left = len(part)
-                size = min(room, left)
-                scratch[filled : filled + size] = part if size == left else memoryview(part)[:size]
+                remaining = len(part)
+                size = min(room, remaining)
+                scratch[filled : filled + size] = part if size == remaining else memoryview(part)[:size]
             else:
-                left, start = part.size - sent_of_slice, part.position + sent_of_slice
+                remaining, start = part.size - sent_of_slice, part.position + sent_of_slice
                 sent_of_slice = 0
-                if not left:
+                if not remaining:
                     continue
-                size = min(room, left, FILE_BYTES - of_files)
+                size = min(room, remaining, FILE_BYTES - of_files)
                 if not size:
                     break
                 try:
-                    size = min(size, self._cached_size(part, start, min(left, SENDFILE_BYTES)))
+                    size = min(size, self._cached_size(part, start, min(remaining, SENDFILE_BYTES)))
                 except NotCached:
                     if not filled:
                         raise
@@ -80,13 +80,13 @@ class TlsOutput(Output):
                 size = part.read_into(scratch[filled : filled + size], start)
                 if not size:
                     raise ConnectionAbortedError(
-                        f"a file ended {left} bytes before the slice being sent does"
+                        f"a file ended {remaining} bytes before the slice being sent does"
                     )
                 of_files += size
-                if size == left:
+                if size == remaining:
                     self._cached_end = 0  # the next range has positions of its own
             filled += size
-            if size < left or filled == CHUNK_BYTES:
+            if size < remaining or filled == CHUNK_BYTES:
                 break
         return scratch[:filled]
 
@@ -94,11 +94,11 @@ class TlsOutput(Output):
         """Remove the sent bytes, and empty parts."""
         parts, whole = self._parts, 0
         for part in parts:
-            left = part_size(part) - self._sent_of_slice
-            if sent < left:
+            remaining = part_size(part) - self._sent_of_slice
+            if sent < remaining:
                 self._keep_rest(whole, part, sent)
                 break
-            sent -= left
+            sent -= remaining
             self._sent_of_slice = 0
             whole += 1
         if whole:

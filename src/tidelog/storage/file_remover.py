@@ -23,22 +23,22 @@ logger = logging.getLogger("tidelog.storage")
 class Removal:
     """The files to remove of one log. `rename` may run in any thread, the other methods on the loop."""
 
-    __slots__ = ("_before", "_disk", "_held", "_lock", "_renamed", "_waiting", "delay_ms", "failed")
+    __slots__ = ("_before", "_disk", "_lock", "_open_files", "_renamed", "_waiting", "delay_ms", "failed")
 
     def __init__(self, disk: Disk, delay_ms: int, failed: Callable[[OSError], None]) -> None:
         self._disk = disk
         self._before: deque[Callable[[], None]] = deque()
         self._waiting: deque[str] = deque()
         self._renamed: list[str] = []
-        self._held: list[DiskFile] = []
+        self._open_files: list[DiskFile] = []
         self._lock = Lock()
         self.delay_ms = delay_ms
         self.failed = failed
 
-    def add(self, paths: Iterable[str], held: Iterable[DiskFile]) -> None:
+    def add(self, paths: Iterable[str], open_files: Iterable[DiskFile]) -> None:
         """Add files and their open descriptors: the oldest segment first, its log file before its indexes."""
         self._waiting.extend(paths)
-        self._held.extend(held)
+        self._open_files.extend(open_files)
 
     def do_before(self, work: Callable[[], None]) -> None:
         """Call `work`, which makes something durable, before the files added so far are renamed."""
@@ -78,8 +78,8 @@ class Removal:
         """The files to unlink and the descriptors to close."""
         with self._lock:
             renamed, self._renamed = self._renamed, []
-        held, self._held = self._held, []
-        return renamed, held
+        open_files, self._open_files = self._open_files, []
+        return renamed, open_files
 
 
 class FileRemover:
@@ -130,20 +130,20 @@ class FileRemover:
     def _unlink_renamed(self, removals: list[Removal]) -> None:
         by_delay: dict[int, tuple[list[str], list[DiskFile]]] = {}
         for removal in removals:
-            paths, held = by_delay.setdefault(removal.delay_ms, ([], []))
+            paths, open_files = by_delay.setdefault(removal.delay_ms, ([], []))
             renamed, descriptors = removal.take()
             paths += renamed
-            held += descriptors
-        for delay_ms, (paths, held) in by_delay.items():
-            if paths or held:
-                self.unlink_later(paths, held, delay_ms)
+            open_files += descriptors
+        for delay_ms, (paths, open_files) in by_delay.items():
+            if paths or open_files:
+                self.unlink_later(paths, open_files, delay_ms)
 
-    def unlink_later(self, paths: list[str], held: list[DiskFile], delay_ms: int) -> None:
+    def unlink_later(self, paths: list[str], open_files: list[DiskFile], delay_ms: int) -> None:
         def unlink() -> None:
             for path in paths:
                 self._disk.unlink(path)
             # Off the loop: the kernel takes long to close the last descriptor of a large deleted file.
-            held.clear()
+            open_files.clear()
 
         self._later(delay_ms, unlink)
 

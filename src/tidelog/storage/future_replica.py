@@ -58,48 +58,48 @@ class PartitionFolder(Protocol):
 F = TypeVar("F", bound=PartitionFolder)
 
 
-def resolve_duplicates(disk: Disk, found: Sequence[F], *, all_online: bool) -> tuple[list[F], list[str]]:
+def resolve_duplicates(disk: Disk, folders: Sequence[F], *, all_online: bool) -> tuple[list[F], list[str]]:
     """Keep one folder of each partition: the complete copy if there are two.
 
     Returns the folders to load, and the paths of the others, which are renamed for deletion. Raises
     LogDirRefused if a partition has two folders and both or neither are marked as a complete copy.
     """
-    marked = {id(one) for one in found if disk.exists(_marker(one))}
-    kept: dict[PartitionKey, F] = {}
+    marked = {id(folder) for folder in folders if disk.exists(_marker(folder))}
+    kept_folders: dict[PartitionKey, F] = {}
     removed: list[str] = []
-    for one in found:
-        other = kept.setdefault(one.key, one)
-        if other is one:
+    for folder in folders:
+        other = kept_folders.setdefault(folder.key, folder)
+        if other is folder:
             continue
-        if (id(one) in marked) == (id(other) in marked):
+        if (id(folder) in marked) == (id(other) in marked):
             raise LogDirRefused(
-                f"partition {one.name} is in {other.log_dir.path} and in {one.log_dir.path}; "
+                f"partition {folder.name} is in {other.log_dir.path} and in {folder.log_dir.path}; "
                 "one of the two has to be moved away"
             )
-        newer, older = (one, other) if id(one) in marked else (other, one)
-        kept[one.key] = newer
+        newer, older = (folder, other) if id(folder) in marked else (other, folder)
+        kept_folders[folder.key] = newer
         try:
             removed.append(_rename_for_deletion(disk, older))
         except OSError as error:
             raise LogDirRefused(
-                f"partition {one.name} was moved to {newer.log_dir.path}, "
+                f"partition {folder.name} was moved to {newer.log_dir.path}, "
                 f"but what is left of it in {older.log_dir.path} cannot be renamed: {error}"
             ) from error
     if all_online:  # else the replaced log may be in a log folder that comes back
-        for one in kept.values():
-            if id(one) in marked:
-                disk.unlink(_marker(one))
-                disk.fsync_dir(f"{one.log_dir.path}/{one.name}")
-    return list(kept.values()), removed
+        for folder in kept_folders.values():
+            if id(folder) in marked:
+                disk.unlink(_marker(folder))
+                disk.fsync_dir(f"{folder.log_dir.path}/{folder.name}")
+    return list(kept_folders.values()), removed
 
 
-def _rename_for_deletion(disk: Disk, one: PartitionFolder) -> str:
-    path = f"{one.log_dir.path}/{one.name}"
+def _rename_for_deletion(disk: Disk, folder: PartitionFolder) -> str:
+    path = f"{folder.log_dir.path}/{folder.name}"
     target = path_for_deletion(path)
     disk.rename(path, target)
-    disk.fsync_dir(one.log_dir.path)
+    disk.fsync_dir(folder.log_dir.path)
     return target
 
 
-def _marker(one: PartitionFolder) -> str:
-    return f"{one.log_dir.path}/{one.name}/{MOVE_COMPLETE}"
+def _marker(folder: PartitionFolder) -> str:
+    return f"{folder.log_dir.path}/{folder.name}/{MOVE_COMPLETE}"

@@ -119,8 +119,8 @@ class LocalLog:
         removal = self._pending_removal(failed)
         self._keep_producers(removed, removal)
         for segment in removed:
-            held = segment.close()
-            removal.add(self._leaving(segment), held)
+            open_files = segment.close()
+            removal.add(self._leaving(segment), open_files)
         self._rename_later(removal)
 
     def _pending_removal(self, failed: Callable[[OSError], None]) -> Removal:
@@ -220,12 +220,12 @@ class LocalLog:
             renamed.append(path + DELETED)
         return renamed
 
-    def unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
+    def unlink_later(self, paths: list[str], open_files: list[DiskFile]) -> None:
         """Unlink renamed files after a delay, and close their descriptors off the loop."""
-        if not paths and not held:
+        if not paths and not open_files:
             return
         if self.remover is not None:
-            self.remover.unlink_later(paths, held, self.config.file_delete_delay_ms)
+            self.remover.unlink_later(paths, open_files, self.config.file_delete_delay_ms)
         else:
             for path in paths:
                 self.disk.unlink(path)
@@ -268,12 +268,12 @@ class LocalLog:
     def _remove_for_good(self, segments: list[LogSegment]) -> tuple[list[str], list[DiskFile]]:
         """Remove segments durably: others will get their offsets, so a crash must not bring them back."""
         renamed: list[str] = []
-        held: list[DiskFile] = []
+        open_files: list[DiskFile] = []
         for segment in segments:
-            held += segment.close()
+            open_files += segment.close()
             renamed += self._rename_deleted(self._leaving(segment))
         self.disk.fsync_dir(self.dir)
-        return renamed, held
+        return renamed, open_files
 
     # -- replacing segments by cleaned ones
 
@@ -303,20 +303,22 @@ class LocalLog:
             self.disk.rename(path + CLEANED, path + SWAP)
         self.segments.replace(at, len(old), new)
         try:
-            held: list[DiskFile] = []
-            renamed = self._mark_replaced(old, new.base_offset, held)
+            open_files: list[DiskFile] = []
+            renamed = self._mark_replaced(old, new.base_offset, open_files)
             for path in paths:
                 self.disk.rename(path + SWAP, path)
         except OSError as error:
             # The file names and the segments in memory differ now: the folder cannot be used any more.
             raise OSError(errno.EIO, f"half of a swap: {error}", self.dir) from error
-        self.unlink_later(renamed, held)
+        self.unlink_later(renamed, open_files)
         return True
 
-    def _mark_replaced(self, old: list[LogSegment], base_offset: int, held: list[DiskFile]) -> list[str]:
+    def _mark_replaced(
+        self, old: list[LogSegment], base_offset: int, open_files: list[DiskFile]
+    ) -> list[str]:
         renamed: list[str] = []
         for segment in old:
-            held += segment.close()
+            open_files += segment.close()
             same = segment.base_offset == base_offset  # its snapshot stays
             renamed += self._rename_deleted(segment.existing_files() if same else self._leaving(segment))
         return renamed
@@ -345,11 +347,11 @@ class LocalLog:
 
     def leave_files(self) -> list[DiskFile]:
         """Leave the files of the old folder; returns those that were open, for the caller to close."""
-        held: list[DiskFile] = []
+        open_files: list[DiskFile] = []
         for segment in self.segments:
-            held += segment.close()
+            open_files += segment.close()
         self._forget_removed()
-        return held
+        return open_files
 
     def moved_to(self, directory: str) -> None:
         """Continue in another folder. The caller holds the lock."""

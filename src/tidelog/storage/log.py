@@ -424,11 +424,11 @@ class Log:
 
         Returns the open files of the old folder, for the caller to close. A slice keeps its own file open.
         """
-        held = self._local.leave_files()
+        open_files = self._local.leave_files()
         self._moved(directory)
         if self.gap is None:  # it may be forgotten since the copy was complete
             self._remove_gap_file(directory)
-        return held
+        return open_files
 
     def _moved(self, directory: str) -> None:
         """Refuse later writes of running flushes: they must not reach a new log of the same name."""

@@ -135,15 +135,19 @@ class LogCreator:
         creation = self._creation()
         least_used = self._least_used()
         may_choose = bool(self._log_dirs.online) if is_new else not self._log_dirs.offline
-        for one in wanted:
-            log = self._logs.get(one.key)
+        for partition in wanted:
+            log = self._logs.get(partition.key)
             if log is not None:
-                if log.topic_id is None and one.topic_id is not None:
-                    creation.logs.append(NewLog(one, self._logs.log_dir_of(one.key), existing=log))
-            elif one.key in self.lacking_room:
-                creation.logs.append(NewLog(one, self.lacking_room[one.key]))
-            elif one.key not in self._failed and may_choose:
-                creation.logs.append(NewLog(one, self._take_preferred(one.key) or least_used.choose()))
+                if log.topic_id is None and partition.topic_id is not None:
+                    creation.logs.append(
+                        NewLog(partition, self._logs.log_dir_of(partition.key), existing=log)
+                    )
+            elif partition.key in self.lacking_room:
+                creation.logs.append(NewLog(partition, self.lacking_room[partition.key]))
+            elif partition.key not in self._failed and may_choose:
+                creation.logs.append(
+                    NewLog(partition, self._take_preferred(partition.key) or least_used.choose())
+                )
         return creation
 
     def _creation(self) -> LogCreation:

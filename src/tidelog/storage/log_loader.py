@@ -74,21 +74,21 @@ class LogLoader:
                 found += self._find(log_dir, result)
             except OSError as error:
                 self._log_dirs.take_offline(log_dir, error)
-        kept, replaced = resolve_duplicates(self._disk, found, all_online=not self._log_dirs.offline)
+        logs, replaced = resolve_duplicates(self._disk, found, all_online=not self._log_dirs.offline)
         result.marked_for_deletion += replaced
         opened = 0
 
-        def open_log(one: _FoundLog) -> None:
+        def open_log(folder: _FoundLog) -> None:
             nonlocal opened
-            self._open(one, config_of(one.key[0]), result)
+            self._open(folder, config_of(folder.key[0]), result)
             opened += 1
             if progress is not None:
-                progress(opened, len(kept), one.key)
+                progress(opened, len(logs), folder.key)
 
-        for one in kept:
-            if one.log_dir.had_clean_shutdown:
-                open_log(one)
-        self._threads.run(open_log, [one for one in kept if not one.log_dir.had_clean_shutdown])
+        for folder in logs:
+            if folder.log_dir.had_clean_shutdown:
+                open_log(folder)
+        self._threads.run(open_log, [folder for folder in logs if not folder.log_dir.had_clean_shutdown])
         return result
 
     def _find(self, log_dir: LogDir, result: LoadResult) -> list[_FoundLog]:
@@ -121,31 +121,31 @@ class LogLoader:
                 )
         return found
 
-    def _open(self, one: _FoundLog, config: LogConfig, result: LoadResult) -> None:
-        topic, partition = one.key
-        clean = one.log_dir.had_clean_shutdown
+    def _open(self, folder: _FoundLog, config: LogConfig, result: LoadResult) -> None:
+        topic, partition = folder.key
+        clean = folder.log_dir.had_clean_shutdown
         try:
             log = Log.open(
                 topic,
                 partition,
-                f"{one.log_dir.path}/{one.name}",
+                f"{folder.log_dir.path}/{folder.name}",
                 config,
                 disk=self._disk,
                 files=self._files,
                 now_ms=self._clock.ms(),
                 clean=clean,
-                recovery_point=one.recovery_point,
-                log_start_offset=one.log_start_offset,
-                high_watermark=one.high_watermark,
+                recovery_point=folder.recovery_point,
+                log_start_offset=folder.log_start_offset,
+                high_watermark=folder.high_watermark,
             )
         except OSError as error:
             # Also on a full disk: nothing opens the log again before the next start.
-            result.failed[one.key] = str(error)
-            self._log_dirs.take_offline(one.log_dir, error)
+            result.failed[folder.key] = str(error)
+            self._log_dirs.take_offline(folder.log_dir, error)
         except KafkaError as error:
-            result.failed[one.key] = str(error)
-            logger.error("partition %s is not served: %s", one.name, error)
+            result.failed[folder.key] = str(error)
+            logger.error("partition %s is not served: %s", folder.name, error)
         else:
-            result.logs.append((log, one.log_dir))
-            if not clean and log.recovery_point_to_keep != (one.recovery_point or 0):
-                result.changed_recovery_points[one.log_dir.path] = one.log_dir
+            result.logs.append((log, folder.log_dir))
+            if not clean and log.recovery_point_to_keep != (folder.recovery_point or 0):
+                result.changed_recovery_points[folder.log_dir.path] = folder.log_dir

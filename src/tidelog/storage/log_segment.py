@@ -575,6 +575,6 @@ class LogSegment:
     def close(self) -> list[DiskFile]:
         """Close the segment; returns the open files, for the caller to close off the loop."""
         self._files.forget(self)
-        held = [] if self._file is None else [self._file]
+        open_files = [] if self._file is None else [self._file]
         self.release_files()
-        return held
+        return open_files

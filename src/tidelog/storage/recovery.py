@@ -251,14 +251,14 @@ def _finish_interrupted_work(disk: Disk, directory: str, names: list[str]) -> li
     """Complete interrupted deletions and swaps of cleaned segments, and undo unfinished cleanings."""
     first_cleaned: int | None = None
     swaps: list[tuple[int, str, str]] = []
-    kept: list[str] = []
+    remaining: list[str] = []
     for name in names:
         match = _FILE_NAME.fullmatch(name)
         if match is None or match[3] is None:
             if name.endswith(".tmp"):
                 disk.unlink(f"{directory}/{name}")
             else:
-                kept.append(name)
+                remaining.append(name)
         elif match[3] == SWAP:
             swaps.append((int(match[1]), match[2], name))
         else:
@@ -270,12 +270,12 @@ def _finish_interrupted_work(disk: Disk, directory: str, names: list[str]) -> li
     usable = [swap for swap in swaps if first_cleaned is None or swap[0] < first_cleaned]
     for _, _, name in set(swaps) - set(usable):
         disk.unlink(f"{directory}/{name}")
-    return _swap_in(disk, directory, kept, usable) if usable else kept
+    return _swap_in(disk, directory, remaining, usable) if usable else remaining
 
 
 def _swap_in(disk: Disk, directory: str, names: list[str], swaps: list[tuple[int, str, str]]) -> list[str]:
     """Replace segments by the cleaned ones made from them."""
-    kept = list(names)
+    remaining = list(names)
     for base, suffix, name in swaps:
         if suffix != LOG:
             continue
@@ -284,17 +284,17 @@ def _swap_in(disk: Disk, directory: str, names: list[str], swaps: list[tuple[int
         end = base + 1
         for _, header, _, _ in valid_batches(file, file.size(), base, base + (1 << 31)):
             end = header.next_offset
-        for other in list(kept):
+        for other in list(remaining):
             match = _FILE_NAME.fullmatch(other)
             if match is not None and match[2] in SEGMENT_SUFFIXES and base <= int(match[1]) < end:
                 disk.unlink(f"{directory}/{other}")
-                kept.remove(other)
+                remaining.remove(other)
     for _, _, name in swaps:
         target = name.removesuffix(SWAP)
         disk.rename(f"{directory}/{name}", f"{directory}/{target}")
-        if target not in kept:
-            kept.append(target)
-    return kept
+        if target not in remaining:
+            remaining.append(target)
+    return remaining
 
 
 def _collect(

@@ -57,14 +57,14 @@ class Truncation:
         local, log = self._local, self._log
         for write in self._checkpoints:
             write()
-        renamed, held = local.rename_removed_here()
+        renamed, open_files = local.rename_removed_here()
         if self._fully:
             more = local.start_anew_at(self.offset, self._now_ms)
         else:
             more = local.truncate_to(self.offset)
             self._producers = ProducerStateManager(log.config.producer_id_expiration_ms)
             reload_producers(log.segments, log.snapshots, self._producers, self.offset, self._now_ms)
-        self._removed = (renamed + more[0], held + more[1])
+        self._removed = (renamed + more[0], open_files + more[1])
 
     def end(self) -> None:
         """Let the log end at `offset`."""

@@ -263,9 +263,9 @@ class ClassicGroup:
             raise UnknownMemberId(f"{member.member_id} is not awaited in the empty group {self.group_id}")
         else:
             self._update(member, request, done)
-            what = "supports other protocols now" if changed else "joined again"
-            who = "leader" if leads else "member"
-            self._rebalance.prepare_or_complete(f"{who} {member.member_id} {what}", request.reason)
+            reason = "supports other protocols now" if changed else "joined again"
+            role = "leader" if leads else "member"
+            self._rebalance.prepare_or_complete(f"{role} {member.member_id} {reason}", request.reason)
 
     def _add(self, request: JoinGroupRequest, client: Client, member_id: str, done: JoinDone) -> None:
         member = Member(

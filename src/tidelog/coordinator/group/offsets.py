@@ -185,8 +185,8 @@ class Offsets:
 
     def unload(self) -> None:
         """Free the memory. Another broker leads the partition now."""
-        for kept in (self._committed, self._names, self._pending, self._open):
-            kept.clear()
+        for values in (self._committed, self._names, self._pending, self._open):
+            values.clear()
         self.count = 0
 
     # -- reading -------------------------------------------------------------------------------------

@@ -114,14 +114,14 @@ def offset_value(
 
 
 def _compact_length(length: int) -> bytes:
-    left = length + 1
-    if left < 128:
-        return left.to_bytes(1, "big")
+    remaining = length + 1
+    if remaining < 128:
+        return remaining.to_bytes(1, "big")
     out = bytearray()
-    while left >= 128:
-        out.append(left & 127 | 128)
-        left >>= 7
-    out.append(left)
+    while remaining >= 128:
+        out.append(remaining & 127 | 128)
+        remaining >>= 7
+    out.append(remaining)
     return bytes(out)
 
 

@@ -177,13 +177,13 @@ class RemoteMarkers:
             self._finish(entry, None if isinstance(error, NOT_NEEDED) else error)
 
     def _finish(self, entry: _Entry, error: KafkaError | None) -> None:
-        left = self._unwritten.get(entry.done)
-        if left is None:
+        unwritten = self._unwritten.get(entry.done)
+        if unwritten is None:
             return
-        if left == 1:
+        if unwritten == 1:
             del self._unwritten[entry.done]
         else:
-            self._unwritten[entry.done] = left - 1
+            self._unwritten[entry.done] = unwritten - 1
         entry.done(entry.key, error)
 
     def _park(self, entry: _Entry, reason: KafkaError) -> None:
