@@ -6,7 +6,8 @@ for exactly that text.
 
 from __future__ import annotations
 
-from tidelog.security.der import CONSTRUCTED, CONTEXT, OCTET_STRING, SEQUENCE, SET, Der, DerError
+from tidelog.security.certificate_fields import SUBJECT, certificate_field, certificate_fields
+from tidelog.security.der import CONSTRUCTED, CONTEXT, OCTET_STRING, SET, Der
 
 # The attributes that RFC 2253 names. All others are written as a number and the DER of their value.
 KEYWORDS = {
@@ -29,12 +30,12 @@ SUBJECT_ALT_NAME = "2.5.29.17"
 
 def subject_of(certificate: bytes) -> str:
     """The distinguished name of the subject of a certificate in DER. Raises DerError."""
-    return _name(_subject(certificate))
+    return _name(certificate_field(certificate, SUBJECT, "subject"))
 
 
 def alternative_names(certificate: bytes) -> frozenset[bytes]:
     """The subject alternative names of a certificate, each in DER. Raises DerError."""
-    for field in _fields(certificate):
+    for field in certificate_fields(certificate):
         if field.tag != CONTEXT | CONSTRUCTED | 3:
             continue
         for extension in field.inner(3).items():
@@ -43,19 +44,6 @@ def alternative_names(certificate: bytes) -> frozenset[bytes]:
                 names = Der.parse(values[-1].expect(OCTET_STRING).content)
                 return frozenset(name.encoded for name in names.items())
     return frozenset()
-
-
-def _fields(certificate: bytes) -> list[Der]:
-    """The fields of a certificate, without the version at its start."""
-    fields = Der.parse(certificate).items()[0].items()
-    return fields[1:] if fields and fields[0].tag == CONTEXT | CONSTRUCTED else fields
-
-
-def _subject(certificate: bytes) -> Der:
-    fields = _fields(certificate)
-    if len(fields) < 5:
-        raise DerError("the certificate has no subject")
-    return fields[4].expect(SEQUENCE)
 
 
 def _name(name: Der) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from tidelog.config import ConfigError
+from tidelog.security.certificate_fields import end_of
 from tidelog.security.der import DerError
 from tidelog.security.distinguished_name import alternative_names, subject_of
 from tidelog.security.key_stores import load_identities
@@ -16,10 +17,11 @@ from tidelog.security.tls import TlsSettings, client_context, server_context
 
 @dataclass(slots=True, frozen=True)
 class CertificateNames:
-    """The names of the certificate of one key."""
+    """The names of the certificate of one key, and when it ends, in seconds since 1970."""
 
     distinguished: str
     alternative: frozenset[bytes]
+    end: float
 
 
 def certificate_names(settings: TlsSettings) -> tuple[CertificateNames, ...]:
@@ -29,7 +31,7 @@ def certificate_names(settings: TlsSettings) -> tuple[CertificateNames, ...]:
         certificate = next(block for block in pem_blocks(identity.chain) if block.is_certificate)
         der = ssl.PEM_cert_to_DER_cert(certificate.text)
         try:
-            found.append(CertificateNames(subject_of(der), alternative_names(der)))
+            found.append(CertificateNames(subject_of(der), alternative_names(der), end_of(der)))
         except DerError as error:
             problem = f"the certificate is not valid: {error}"
             raise ConfigError(identity.setting, identity.shown, problem) from None

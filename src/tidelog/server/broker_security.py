@@ -49,6 +49,7 @@ class BrokerSecurity:
 
     def _start_tls(self, services: Services) -> None:
         self._tls = services.dynamic_config.tls = TlsListeners(self._config, self._loop)
+        services.metrics.registry.collect(self._tls.families)
         self._ssl = {name: SslListener(listener) for name, listener in self._tls.by_name.items()}
 
     def _start_sasl(self, services: Services) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidelog.config.values import ConfigError
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from tidelog.server.config.broker import BrokerConfig
 
 log = logging.getLogger("tidelog.server")
+
+DAY_SECONDS = 24 * 3600.0
+SOON_SECONDS = 30 * DAY_SECONDS
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,6 +64,8 @@ class TlsListener:
         self._loaded = _load(self.source(config))
         self._prepared: LoadedTls | None = None
         self._refused: TlsSource | None = None
+        self._warned_of = math.nan
+        self._warned_at = 0.0
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -69,6 +76,21 @@ class TlsListener:
         return self._loaded.builder.build(
             AuthenticationContext(self.listener, self._security_protocol, host, certificate)
         )
+
+    @property
+    def end(self) -> float:
+        """When the first of the certificates in use ends, in seconds since 1970."""
+        return min((one.end for one in self._loaded.names), default=math.inf)
+
+    def warn_of_end(self, now: float) -> None:
+        """Log that a certificate ends soon, or has ended: at once, and again each day."""
+        end = self.end
+        if end - now > SOON_SECONDS or (end == self._warned_of and now < self._warned_at + DAY_SECONDS):
+            return
+        self._warned_of, self._warned_at = end, now
+        text = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        what = "ends" if end > now else "has ended"
+        log.warning("listener %s: its certificate %s at %s", self.listener, what, text)
 
     def source(self, config: BrokerConfig) -> TlsSource:
         """The present values of the settings, with the versions of the files."""

@@ -6,10 +6,13 @@ their files change.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidConfig, InvalidRequest
+from tidelog.metrics.dialects import Labels
+from tidelog.metrics.registry import Family
 from tidelog.server.config.tls import METRICS_LISTENER
 from tidelog.server.tls_listener import TlsListener
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS: Final = 10.0
 """So often the files of keys are looked at: a look is two system calls."""
+CERTIFICATE_END: Final = "When the certificate of a listener ends, in seconds since 1970."
 
 
 class TlsListeners:
@@ -35,6 +39,7 @@ class TlsListeners:
         self.metrics = TlsListener(config, METRICS_LISTENER, "SSL") if config.metrics_uses_tls else None
         self._timer: TimerHandle | None = None
         self._is_closed = False
+        self._warn_of_ends()
         self._wait()
 
     @property
@@ -60,6 +65,18 @@ class TlsListeners:
         for listener in self._all:
             listener.update(listener.source(self._config))
 
+    def families(self) -> Iterator[Family]:
+        """The metrics of the certificates."""
+        ends: list[tuple[Labels, float]] = [
+            ((("listener", listener.listener),), listener.end) for listener in self._all
+        ]
+        yield Family("tidelog_certificate_end_seconds", "gauge", ends, CERTIFICATE_END)
+
+    def _warn_of_ends(self) -> None:
+        now = self._loop.clock.ms() / 1000
+        for listener in self._all:
+            listener.warn_of_end(now)
+
     def close(self) -> None:
         self._is_closed = True
         if self._timer is not None:
@@ -76,6 +93,7 @@ class TlsListeners:
 
     def _looked(self, _: None, error: BaseException | None) -> None:
         if not self._is_closed:
+            self._warn_of_ends()
             self._wait()
         if error is not None:
             raise error
