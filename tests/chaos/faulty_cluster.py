@@ -68,8 +68,9 @@ class _ProxiedBrokers(ClusterOfBrokers):
         own_settings: Mapping[int, Mapping[str, str]],
         settings: Mapping[str, str],
         tree: str,
+        secured: bool | None,
     ) -> None:
-        super().__init__(folder, len(own_settings), settings, zookeeper="unused:1")
+        super().__init__(folder, len(own_settings), settings, zookeeper="unused:1", secured=secured)
         self._own_settings = own_settings
         self._tree = tree
 
@@ -86,8 +87,12 @@ class FaultyCluster:
 
     explained: tuple[str, ...] = EXPLAINED
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str] | None = None, *, secured: bool | None = None
+    ) -> None:
+        """`secured` as for ClusterOfBrokers."""
         self.folder = folder
+        self._secured = secured
         self.server = zookeeper_server(folder / "zookeeper", {"4lw.commands.whitelist": "*"})
         self.slowest_agreement = 0.0
         self._settings = {**SETTINGS, **(settings or {})}
@@ -120,7 +125,9 @@ class FaultyCluster:
         self._stack.callback(self._close_kazoo)
         self.kazoo.start()
         self._probes = WatchProbes(self.kazoo, self._soon)
-        self.brokers = _ProxiedBrokers(self.folder, own_settings, self._settings, self.server.address)
+        self.brokers = _ProxiedBrokers(
+            self.folder, own_settings, self._settings, self.server.address, self._secured
+        )
         self._stack.callback(self._close_brokers)
         self.brokers.start()
 

@@ -1,4 +1,4 @@
-"""Clients that go on while the security of their cluster changes: idempotent producers and a group.
+"""Clients that go on while the security of their cluster changes: idempotent producers, groups, a copy loop.
 
 Each tells what was acknowledged, what was read, and that it was refused.
 """
@@ -8,24 +8,34 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, Self
 
 import confluent_kafka
 
 from tests.support.wait import eventually
 from tidelog import Consumer, Producer
-from tidelog.errors import KafkaError, TopicAuthorizationFailed
+from tidelog.errors import (
+    GroupAuthorizationFailed,
+    KafkaError,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+)
 
 Partition = tuple[str, int]
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
 PAUSE_SECONDS = 0.02
 READING = {
-    "group.id": "readers",
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
-    "session.timeout.ms": 10_000,
 }
+CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 10_000}
+CONSUMER = {"group.protocol": "consumer"}
+DENIED = (TopicAuthorizationFailed, GroupAuthorizationFailed, TransactionalIdAuthorizationFailed)
+THEIR_DENIED = (
+    confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    confluent_kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
 
 
 class Progress(Protocol):
@@ -39,7 +49,7 @@ class Progress(Protocol):
     def count(self) -> int: ...
 
 
-def await_progress(clients: list[Progress], limit: float, more: int = 5) -> None:
+def await_progress(clients: Sequence[Progress], limit: float, more: int = 5) -> None:
     """Wait until each has done so much more."""
     before = {client.name: client.count for client in clients}
 
@@ -49,7 +59,7 @@ def await_progress(clients: list[Progress], limit: float, more: int = 5) -> None
     _await_none(clients, behind, "go on", limit)
 
 
-def await_denied(clients: list[Progress], limit: float) -> None:
+def await_denied(clients: Sequence[Progress], limit: float) -> None:
     """Wait until each was refused for want of a rule."""
     before = {client.name: client.denied for client in clients}
     _await_none(
@@ -61,7 +71,7 @@ def await_denied(clients: list[Progress], limit: float) -> None:
 
 
 def _await_none(
-    clients: list[Progress], behind: Callable[[], list[str]], what: str, limit: float
+    clients: Sequence[Progress], behind: Callable[[], list[str]], what: str, limit: float
 ) -> None:
     def none() -> bool:
         for client in clients:
@@ -178,14 +188,30 @@ class ConfluentWriter(Writer):
             raise AssertionError(f"{value}: {error}")
         return error is None
 
+    def stop(self) -> None:
+        super().stop()
+        del self._producer  # it would go on to log in
+
 
 class Reader(Running):
-    """A member of the group: what it has read, with commits on the way."""
+    """A member of a group: what it has read, with commits on the way.
 
-    def __init__(self, name: str) -> None:
+    A group of the classic protocol or, with `protocol=CONSUMER`, of the new one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        group: str,
+        settings: Mapping[str, object],
+        protocol: Mapping[str, object] = CLASSIC,
+    ) -> None:
         super().__init__(name)
         self.read: set[str] = set()
         self.errors: set[str] = set()
+        self._topic = topic
+        self._settings = {**settings, **READING, **QUICK, **protocol, "group.id": group}
 
     @property
     def count(self) -> int:
@@ -193,13 +219,8 @@ class Reader(Running):
 
 
 class OurReader(Reader):
-    def __init__(self, name: str, topic: str, settings: Mapping[str, object]) -> None:
-        super().__init__(name)
-        self._settings = {**settings, **READING, **QUICK, "metadata.max.age.ms": 1000}
-        self._topic = topic
-
     def run(self) -> None:
-        with Consumer[bytes, bytes](self._settings) as consumer:
+        with Consumer[bytes, bytes]({**self._settings, "metadata.max.age.ms": 1000}) as consumer:
             consumer.subscribe([self._topic])
             while not self._ends.is_set():
                 try:
@@ -207,7 +228,7 @@ class OurReader(Reader):
                     self.read.update((record.value or b"").decode() for record in records)
                     if records:
                         consumer.commit()
-                except TopicAuthorizationFailed:
+                except DENIED:
                     self.denied += 1
                     self._ends.wait(0.1)
                 except KafkaError as error:  # a rebalance, a coordinator that moves
@@ -215,14 +236,11 @@ class OurReader(Reader):
 
 
 class ConfluentReader(Reader):
-    def __init__(self, name: str, topic: str, settings: Mapping[str, object]) -> None:
-        super().__init__(name)
-        wanted = {"partition.assignment.strategy": "range", "topic.metadata.refresh.interval.ms": 1000}
-        self._settings = {**settings, **READING, **QUICK, **wanted, "log_level": 0}
-        self._topic = topic
-
     def run(self) -> None:
-        consumer = confluent_kafka.Consumer(self._settings)
+        classic = self._settings["group.protocol"] == "classic"
+        wanted = {"partition.assignment.strategy": "range"} if classic else {}
+        more = {"topic.metadata.refresh.interval.ms": 1000, "log_level": 0}
+        consumer = confluent_kafka.Consumer({**self._settings, **wanted, **more})
         consumer.subscribe([self._topic])
         try:
             while not self._ends.is_set():
@@ -233,9 +251,60 @@ class ConfluentReader(Reader):
                 if error is None:
                     self.read.add((message.value() or b"").decode())
                     consumer.commit(message, asynchronous=True)
-                elif error.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                elif error.code() in THEIR_DENIED:
                     self.denied += 1
                 else:
                     self.errors.add(str(error))
         finally:
             consumer.close()
+
+
+class Copier(Running):
+    """Copies a topic to another one in transactions, which also commit the offsets of its group.
+
+    After an error it begins anew with what its group has committed. The values in `copied` are committed.
+    """
+
+    def __init__(
+        self, name: str, source: str, target: str, transactional_id: str, settings: Mapping[str, object]
+    ) -> None:
+        super().__init__(name)
+        self.copied: set[str] = set()
+        self.errors: set[str] = set()
+        self._source, self._target = source, target
+        quick = {**settings, **QUICK, "metadata.max.age.ms": 1000}
+        self._reading = {**quick, **READING, **CLASSIC, "group.id": transactional_id}
+        self._reading["isolation.level"] = "read_committed"
+        self._writing = {**quick, "transactional.id": transactional_id, "transaction.timeout.ms": 20_000}
+
+    @property
+    def count(self) -> int:
+        return len(self.copied)
+
+    def run(self) -> None:
+        while not self._ends.is_set():
+            try:
+                with (
+                    Producer[bytes, bytes](self._writing) as producer,
+                    Consumer[bytes, bytes](self._reading) as consumer,
+                ):
+                    producer.init_transactions()
+                    consumer.subscribe([self._source])
+                    while not self._ends.is_set():
+                        self._copy(producer, consumer)
+            except DENIED:
+                self.denied += 1
+                self._ends.wait(0.1)
+            except KafkaError as error:  # a rebalance, a coordinator that moves, a fenced epoch
+                self.errors.add(f"{type(error).__name__}: {error}")
+
+    def _copy(self, producer: Producer[bytes, bytes], consumer: Consumer[bytes, bytes]) -> None:
+        records = consumer.poll(0.2)
+        if not records:
+            return
+        with producer.transaction():
+            for record in records:
+                producer.send(self._target, record.value, partition=record.partition)
+            after = {(record.topic, record.partition): record.offset + 1 for record in records}
+            producer.send_offsets_to_transaction(after, consumer.group_metadata())
+        self.copied.update((record.value or b"").decode() for record in records)

@@ -145,11 +145,17 @@ def test_brokers_on_several_hosts_listen_everywhere_and_tell_their_names(tmp_pat
         "--store-type", "pkcs12", "--path", "/etc/tidelog", "--zookeeper", "zk:2181/kafka",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
+    assert "--command-config /etc/tidelog/admin.properties" in result.output
+    assert "copy to /etc/tidelog, each with truststore.p12: broker-N files" in result.output
     settings = read_properties(folder / "broker-2.properties")
     assert settings["listeners"] == "SASL_SSL://0.0.0.0:9300"
     assert settings["advertised.listeners"] == "SASL_SSL://b.example:9300"
     assert settings["ssl.keystore.location"] == "/etc/tidelog/broker-2.p12"
     assert settings["zookeeper.connect"] == "zk:2181/kafka"
+    # Two brokers cannot have the three replicas of Kafka's defaults.
+    assert settings["offsets.topic.replication.factor"] == "2"
+    assert settings["transaction.state.log.replication.factor"] == "2"
+    assert settings["transaction.state.log.min.isr"] == "2"
     client = read_properties(folder / "client.properties")
     assert client["bootstrap.servers"] == "a.example:9300,b.example:9300"
     found = x509.load_pem_x509_certificates((folder / "broker-1.pem").read_bytes())[0]

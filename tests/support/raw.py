@@ -8,12 +8,15 @@ import socket
 import struct
 import time
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from tests.support import secure
 from tidelog.clients.connection import answer_body, request_frame
 from tidelog.protocol.json import Json, from_json, to_json
 from tidelog.protocol.message import Message
+
+if TYPE_CHECKING:
+    from tidelog.clients.security import Security
 
 R = TypeVar("R", bound=Message)
 
@@ -37,8 +40,14 @@ def message_class(name: str) -> type[Message]:
 
 class RawConnection:
     def __init__(
-        self, address: tuple[str, int] | str, *, client_id: str | None = "raw", timeout: float = 10.0
+        self,
+        address: tuple[str, int] | str,
+        *,
+        client_id: str | None = "raw",
+        timeout: float = 10.0,
+        security: Security | None = None,
     ) -> None:
+        """`security` is the login at a broker with security; without it the user `client` logs in."""
         if isinstance(address, str):
             host, _, port = address.rpartition(":")
             address = (host, int(port))
@@ -50,14 +59,14 @@ class RawConnection:
         self._correlation_id = 0
         self._received = bytearray()
         if secure.is_secured_address(f"{address[0]}:{address[1]}"):
-            self._log_in()
+            self._log_in(security or secure.client_security())
 
-    def _log_in(self) -> None:
+    def _log_in(self, security: Security) -> None:
         from tidelog.clients.security import answer_to, authentication
 
         try:
-            self.socket = secure.encrypted(self.socket, self.address[0])
-            exchange = authentication(secure.client_security(), *self.address, None)
+            self.socket = secure.encrypted(self.socket, self.address[0], security)
+            exchange = authentication(security, *self.address, None)
             request = next(exchange)
             while True:
                 request = exchange.send(self.ask(request, answer_to(request), 1))

@@ -24,7 +24,9 @@ from tidelog.security.security_folder import (
     ADMIN_USER,
     CLIENT_USER,
     LISTENER,
+    LOGIN_MODULE,
     MECHANISM,
+    PREFIX,
     BrokerAddress,
     FolderOptions,
     SecurityFolder,
@@ -109,6 +111,12 @@ def password(user: str = CLIENT_USER) -> str:
     return module.options["password"]
 
 
+def password_of_broker() -> str:
+    """The password with which brokers log in at each other."""
+    (module,) = parse_jaas(broker_settings(1)[f"{PREFIX}.{MECHANISM.lower()}.sasl.jaas.config"])
+    return module.options["password"]
+
+
 def confluent_settings(user: str = CLIENT_USER) -> dict[str, str]:
     return {
         "security.protocol": PROTOCOL,
@@ -137,18 +145,33 @@ def aiokafka_settings(user: str = CLIENT_USER) -> dict[str, object]:
     return settings
 
 
-@functools.cache
-def client_security(user: str = CLIENT_USER) -> Security:
-    """For connections by hand."""
+def jaas(user: str, password: str, more: str = "") -> dict[str, str]:
+    """The setting that logs a user in. `more` are further options of the login module."""
+    return {"sasl.jaas.config": f'{LOGIN_MODULE} required username="{user}" password="{password}"{more};'}
+
+
+def security_of(settings: Mapping[str, object]) -> Security:
+    """What clients with these settings use, for connections by hand."""
     from tidelog.clients.security import Security
     from tidelog.clients.settings import admin_settings
 
-    return Security(admin_settings({"bootstrap.servers": "unused:1", **properties(user)}))
+    return Security(admin_settings({**settings, "bootstrap.servers": "unused:1"}))
 
 
-def encrypted(plain: socket.socket, host: str) -> socket.socket:
+@functools.cache
+def client_security(user: str = CLIENT_USER) -> Security:
+    """For connections by hand."""
+    return security_of(properties(user))
+
+
+def forget_keys() -> None:
+    """Let later connections by hand read the keys and certificates anew."""
+    client_security.cache_clear()
+
+
+def encrypted(plain: socket.socket, host: str, security: Security) -> socket.socket:
     """The same connection behind a TLS handshake."""
-    context = client_security().context
+    context = security.context
     assert context is not None
     return context.wrap_socket(plain, server_hostname=host)
 
