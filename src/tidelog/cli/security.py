@@ -10,7 +10,7 @@ import click
 from tidelog.cli.flags import zk_tls_config_file
 
 if TYPE_CHECKING:
-    from tidelog.security.security_folder import BrokerAddress
+    from tidelog.security.security_folder import BrokerAddress, FolderOptions
 
 LOCAL_BROKERS = 3
 AUTHORITY_DAYS = 3650
@@ -106,7 +106,7 @@ def init(
         SecurityFolder(folder).create(options, force=force)
     except (FolderRefused, ValueError) as error:
         raise click.ClickException(str(error)) from None
-    print_folder(folder, options.brokers[0].broker_id, local=hosts is None)
+    print_folder(folder, options, local=hosts is None)
 
 
 @security.command()
@@ -202,20 +202,26 @@ def split(texts: tuple[str, ...]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
-def print_folder(folder: Path, first: int, *, local: bool) -> None:
-    settings = folder / f"broker-{first}.properties"
-    click.echo(f"The settings for broker {first}, from {settings}; its passwords are in the file alone:\n")
+def print_folder(folder: Path, options: FolderOptions, *, local: bool) -> None:
+    settings = folder / f"broker-{options.brokers[0].broker_id}.properties"
+    number = options.brokers[0].broker_id
+    click.echo(f"The settings for broker {number}, from {settings}; its passwords are in the file alone:\n")
     for line in settings.read_text().splitlines():
         name, _, value = line.partition("=")
         if not line.startswith("#"):
             click.echo(f"{name}={'[hidden]' if is_secret(name) else value}")
-    click.echo(f"\nclients use   {folder}/client.properties (the user client has no rights yet)")
-    click.echo(f"tools use     --command-config {folder}/admin.properties")
+    used = options.installed or folder
+    click.echo(f"\nclients use   {used}/client.properties (the user client has no rights yet)")
+    click.echo(f"tools use     --command-config {used}/admin.properties")
     if local:
         click.echo(f"run it with   tidelog cluster start --security {folder}")
     else:
+        there = "the same folder" if options.installed is None else str(options.installed)
+        trust = "ca.pem" if options.store_type == "PEM" else "truststore.p12"
         click.echo(f"first         tidelog security add-users {folder} --zookeeper HOST:PORT")
-        click.echo("then          copy to each host its broker-N files with ca.pem, and start the brokers")
+        click.echo(f"then          copy to {there}, each with {trust}: broker-N files to their hosts,")
+        click.echo("              admin files to hosts with tools, client files to hosts with clients")
+        click.echo("at last       tidelog start broker-N.properties on each host")
     click.echo(f"keep safe     {folder}/ca.key signs certificates that all of them trust")
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidelog.config.internal_topics import internal_topic_settings
 from tidelog.security.scram import BY_NAME, scram_credential
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class _Files:
         yield "authorizer.class.name", AUTHORIZER
         yield "super.users", f"User:{ADMIN_USER};User:{BROKER_USER}"
         yield "allow.everyone.if.no.acl.found", "false"
+        yield from internal_topic_settings(len(self._options.brokers)).items()
 
     def _client_settings(self, user: str) -> Iterator[tuple[str, str]]:
         yield "bootstrap.servers", ",".join(map(str, self._options.brokers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,8 +10,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
+from tidelog.config.internal_topics import internal_topic_settings
 from tidelog.metadata.tree import TreeError
 from tidelog.security.security_folder import LISTENER, FolderRefused, SecurityFolder
 from tidelog.server.child_process import end_with_parent, tool_command
@@ -25,9 +28,8 @@ HOST = "127.0.0.1"
 READY_SECONDS = 60.0
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.02
-INTERNAL_REPLICAS = 3
-INTERNAL_MIN_ISR = 2
-"""Kafka's defaults for internal topics. Fewer brokers hold fewer replicas."""
+STORED_USERS = "stored-users"
+"""In the folder of ZooKeeper: the digest of the users that were stored last."""
 
 
 class ClusterFailed(Exception):
@@ -59,7 +61,6 @@ class BrokerProcess:
         self.folder = options.data / f"broker-{broker_id}"
         self.address: str | None = None
         port = options.port and options.port + broker_id - 1
-        replicas = min(INTERNAL_REPLICAS, options.brokers)
         # Passwords stay in the file: other users of this machine can see the arguments of a process.
         self._properties = options.security and options.security.broker_properties(broker_id)
         listener = "PLAINTEXT" if options.security is None else LISTENER
@@ -69,9 +70,7 @@ class BrokerProcess:
             "listeners": f"{listener}://{HOST}:{port}",
             "log.dirs": str(self.folder / "data"),
             "zookeeper.connect": zookeeper,
-            "offsets.topic.replication.factor": str(replicas),
-            "transaction.state.log.replication.factor": str(replicas),
-            "transaction.state.log.min.isr": str(min(INTERNAL_MIN_ISR, replicas)),
+            **internal_topic_settings(options.brokers),
             # The brokers stop together: a leadership that cannot move at once cannot move later either.
             "controlled.shutdown.max.retries": "1",
             **({} if options.security is None else {"advertised.listeners": ""}),
@@ -205,14 +204,23 @@ class LocalCluster:
             raise ClusterFailed(str(error)) from None
 
     def _store_users(self) -> None:
-        """Store the users in the tree: brokers log in to each other from the start."""
+        """Store the users in the tree: brokers log in to each other from the start.
+
+        The same users are stored once: a password that was changed, or a user who was removed, stays so.
+        """
         if self._options.security is None:
             return
         from tidelog.server.cluster_users import store_users
 
+        stored = self.zookeeper.data_dir / STORED_USERS
         try:
-            store_users(self.zookeeper.address, self._options.security.users())
-        except (FolderRefused, TreeError) as error:
+            users = self._options.security.users()
+            digest = sha256(json.dumps(users, sort_keys=True).encode()).hexdigest()
+            if stored.exists() and stored.read_text() == digest:
+                return
+            store_users(self.zookeeper.address, users)
+            stored.write_text(digest)
+        except (FolderRefused, TreeError, OSError) as error:
             raise ClusterFailed(f"the users of {self._options.security.path}: {error}") from None
 
     def wait(self, lost: Callable[[BrokerProcess], None]) -> None:
