@@ -15,7 +15,7 @@ SHARED := --dist worksteal
 # What runs on one broker in `make test` and on three in `make test-cluster`.
 CLUSTER_SUITES := $(addprefix tests/,clients cli groups transactions exactly_once interop behaviour)
 # What also runs on three brokers with TLS, SCRAM and ACLs, in `make test-secure`.
-SECURE_SUITES := $(addprefix tests/,groups transactions exactly_once chaos security/test_secure_cluster.py)
+SECURE_SUITES := $(addprefix tests/,groups transactions exactly_once chaos security/test_secure_cluster.py security/test_changes_under_faults.py)
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := $(VENV)-spark-4.2
 # What needs more than PyPI and Java has a target of its own.
