@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from tidelog.cli.main import main
 from tidelog.config.properties import read_properties
-from tidelog.security import certificate_renewal
+from tidelog.security import security_folder
 from tidelog.security.certificate_renewal import CertificateRenewal
 from tidelog.security.certificates import general_name
 from tidelog.security.key_stores import load_trusted
@@ -362,7 +362,7 @@ def test_an_interrupted_step_is_made_again(
 
     for flags in (["--new-authority"], [], ["--drop-authority"]):
         with monkeypatch.context() as patch:
-            patch.setattr(certificate_renewal, "write_private", write)
+            patch.setattr(security_folder, "write_private", write)
             result = renew(folder, *flags)
         if result.exit_code:
             assert "No space left on device" in result.output
@@ -370,3 +370,77 @@ def test_an_interrupted_step_is_made_again(
             result = renew(folder, *flags)
         assert result.exit_code == 0, result.output
         assert connects(folder, folder)
+
+
+def add_brokers(folder: Path, *flags: str) -> Result:
+    return CliRunner().invoke(main, ["security", "add-brokers", str(folder), *flags])
+
+
+@pytest.mark.parametrize("store_type", ["PEM", "PKCS12"])
+def test_brokers_are_added_with_the_settings_of_the_first(tmp_path: Path, store_type: str) -> None:
+    folder = tmp_path / "security"
+    installed = ("--path", "/etc/tidelog", "--zookeeper", "zk:2181", "--store-type", store_type)
+    assert init(folder, "--hosts", "a.example,b.example", *installed).exit_code == 0
+    first = folder / "broker-1.properties"
+    first.write_text(f"{first.read_text()}log.dirs=/data\n")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    result = add_brokers(folder, "--hosts", "c.example,d.example", "--san", "kafka.example", "--days", "9")
+    assert result.exit_code == 0, result.output
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir() if file != first} == {0o600}
+    added = {f"broker-{number}.{end}" for number in (3, 4) for end in ("pem", "p12", "properties")}
+    after = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert after.keys() - before.keys() == added
+    assert {name for name in before if after[name] != before[name]} == {
+        "admin.properties",
+        "client.properties",
+    }
+    one, four = read_properties(first), read_properties(folder / "broker-4.properties")
+    own = {"broker.id", "advertised.listeners", "ssl.keystore.location"}
+    own |= {"ssl.keystore.password", "ssl.key.password"} if store_type == "PKCS12" else set()
+    assert one.keys() == four.keys()
+    assert {name for name in one if one[name] != four[name]} == own
+    assert four["advertised.listeners"] == "SASL_SSL://d.example:9092"
+    end = "pem" if store_type == "PEM" else "p12"
+    assert four["ssl.keystore.location"] == f"/etc/tidelog/broker-4.{end}"
+    bootstrap = read_properties(folder / "client.properties")["bootstrap.servers"]
+    assert bootstrap == ",".join(f"{host}.example:9092" for host in "abcd")
+    certificate = certificate_of(folder / "broker-4.pem")
+    certificate.verify_directly_issued_by(certificate_of(folder / "ca.pem"))
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {general_name("d.example"), general_name("kafka.example")} <= set(found)
+    password = next(
+        line.partition("=")[2]
+        for line in (folder / "broker-4.properties").read_text().splitlines()
+        if line.removeprefix("#").startswith("ssl.keystore.password=")
+    )
+    store = pkcs12.load_pkcs12((folder / "broker-4.p12").read_bytes(), password.encode())
+    assert store.cert is not None
+    assert store.cert.certificate == certificate
+
+
+def test_brokers_are_added_on_this_machine(tmp_path: Path) -> None:
+    folder = tmp_path / "security"
+    assert init(folder, "--brokers", "1").exit_code == 0
+    assert add_brokers(folder, "--brokers", "2").exit_code == 0
+    found = SecurityFolder(folder)
+    assert found.broker_count() == 3
+    assert read_properties(found.broker_properties(3))["listeners"] == "SASL_SSL://localhost:9094"
+    assert renew(folder).exit_code == 0, "their certificates are renewed with the others"
+
+
+def test_brokers_that_cannot_be_added_change_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "security"
+    assert init(folder, "--hosts", "a.example").exit_code == 0
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for flags, message in (
+        ((), "name --brokers or --hosts"),
+        (("--hosts", "b.example,a.example"), "has a broker at a.example:9092 already"),
+        (("--hosts", "b..example"), "neither an address nor the name of a host"),
+        (("--hosts", "b.example", "--days", "36500"), "the authority is valid until"),
+    ):
+        result = add_brokers(folder, *flags)
+        assert result.exit_code != 0
+        assert message in result.output
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    (tmp_path / "empty").mkdir()
+    assert "call tidelog security init first" in add_brokers(tmp_path / "empty", "--brokers", "1").output

@@ -157,6 +157,52 @@ def renew(folder: Path, days: int, new_authority: bool, drop_authority: bool) ->
     click.echo(told)
 
 
+@security.command("add-brokers")
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--brokers", type=click.IntRange(1, 100), help="So many more brokers on this machine.")
+@click.option("--hosts", metavar="HOST,...", help="A broker on each of these hosts, in place of --brokers.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="The port of the brokers (default that of the first broker, on this machine the next ones).",
+)
+@click.option(
+    "--san", "names", metavar="NAME,...", multiple=True, help="More names for the certificates of brokers."
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 36500),
+    default=365,
+    show_default=True,
+    help="How long the certificates are valid.",
+)
+def add_brokers(
+    folder: Path, brokers: int | None, hosts: str | None, port: int | None, names: tuple[str, ...], days: int
+) -> None:
+    """Make keys and settings for more brokers of the cluster in DIR.
+
+    They have the settings of the first broker and the ids after the highest one. Running brokers go on.
+    """
+    from tidelog.security.broker_addition import BrokerAddition
+    from tidelog.security.security_folder import FolderRefused
+
+    if (brokers is None) == (hosts is None):
+        raise click.UsageError("name --brokers or --hosts")
+    try:
+        addition = BrokerAddition(folder)
+        known = addition.addresses.values()
+        if hosts is None:
+            begin = port or max(address.port for address in known) + 1
+            added = [("localhost", begin + number) for number in range(brokers or 0)]
+        else:
+            added = [(host, port or next(iter(known)).port) for host in split((hosts,))]
+        files = addition.add(added, split(names), days)
+    except (FolderRefused, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    for file in files:
+        click.echo(str(file))
+
+
 @security.command("add-users")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--zookeeper", required=True, metavar="HOST:PORT,...[/CHROOT]", help="The tree of the cluster.")

@@ -24,7 +24,7 @@ from tidelog.security.security_folder import (
     AUTHORITY_NAME,
     TRUSTSTORE,
     FolderRefused,
-    write_private,
+    replace_private,
 )
 
 NEXT_AUTHORITY_KEY = "ca-next.key"
@@ -56,11 +56,17 @@ class CertificateRenewal:
             files[file] = pair.key_pem() + pair.certificate_pem()
             store = file.with_suffix(".p12")
             files[store] = pair.keystore_pkcs12(file.stem, self._password(file.stem, "ssl.keystore.password"))
-        self._replace(files)
+        replace_private(files)
         if key == next_key:
             # The last step: until then a repeated call signs with the same authority.
             next_key.replace(self.path / AUTHORITY_KEY)
         return list(files)
+
+    def authority(self, days: int) -> CertificateAuthority:
+        """The authority that signs, for certificates of so many days. FolderRefused if it ends before."""
+        authority = self._authority(self.path / AUTHORITY_KEY, days)
+        _check_end(authority, days)
+        return authority
 
     def add_authority(self, days: int) -> list[Path]:
         """Make another authority, valid for so many days, and let everyone trust both.
@@ -76,7 +82,7 @@ class CertificateRenewal:
         key_type = key_type_of(present[-1].public_key())
         added = CertificateAuthority.create(AUTHORITY_NAME, key_type, days)
         trusted = self._trust([*present, added.pair.certificate])
-        self._replace({next_key: added.pair.key_pem()})
+        replace_private({next_key: added.pair.key_pem()})
         return trusted
 
     def drop_authority(self) -> list[Path]:
@@ -122,7 +128,7 @@ class CertificateRenewal:
             self.path / TRUSTSTORE: truststore_pkcs12(authorities, password),
             self.path / AUTHORITY_FILE: certificates_pem(authorities),  # last: it says what was done
         }
-        self._replace(files)
+        replace_private(files)
         return list(files)
 
     def _password(self, name: str, setting: str) -> str:
@@ -137,15 +143,6 @@ class CertificateRenewal:
             if found == setting:
                 return value
         raise FolderRefused(f"{file} has no {setting}")
-
-    def _replace(self, files: dict[Path, bytes]) -> None:
-        try:
-            for file, content in files.items():
-                fresh = file.with_name(f".{file.name}.new")
-                write_private(fresh, content)
-                fresh.replace(file)  # at once: a broker that reads it meanwhile has the old or the new one
-        except OSError as error:
-            raise FolderRefused(f"{error.filename or self.path}: {error.strerror}") from None
 
 
 def _certificate(file: Path) -> x509.Certificate:

@@ -99,7 +99,7 @@ class SecurityFolder:
         file = self.path / f"broker-{broker_id}.properties"
         if not file.is_file():
             raise FolderRefused(
-                f"{self.path} has no {file.name}: call tidelog security init for that many brokers"
+                f"{self.path} has no {file.name}: call tidelog security add-brokers for so many brokers"
             )
         return file
 
@@ -134,8 +134,8 @@ class _Files:
     def __init__(self, options: FolderOptions, folder: Path) -> None:
         self._options = options
         self._folder = folder
-        self._passwords = {name: _new_password() for name in (BROKER_USER, ADMIN_USER, CLIENT_USER)}
-        self._truststore_password = _new_password()
+        self._passwords = {name: new_password() for name in (BROKER_USER, ADMIN_USER, CLIENT_USER)}
+        self._truststore_password = new_password()
 
     def contents(self) -> dict[str, bytes]:
         from tidelog.security.certificates import (
@@ -165,17 +165,16 @@ class _Files:
     def _broker(self, authority: CertificateAuthority, broker: BrokerAddress) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
         name = f"broker-{broker.broker_id}"
-        names = _distinct([broker.host, *LOCAL_NAMES, *self._options.alternative_names])
+        names = broker_names(broker.host, self._options.alternative_names)
         stores = self._stores(name, authority.broker(name, names), files)
         files[f"{name}.properties"] = _properties(self._broker_settings(broker), stores)
         return files
 
     def _broker_settings(self, broker: BrokerAddress) -> Iterator[tuple[str, str]]:
-        local = broker.host in LOCAL_NAMES
         yield "broker.id", str(broker.broker_id)
         if self._options.zookeeper is not None:
             yield "zookeeper.connect", self._options.zookeeper
-        yield "listeners", f"{LISTENER}://{broker if local else f'0.0.0.0:{broker.port}'}"
+        yield "listeners", broker_listener(broker)
         yield "advertised.listeners", f"{LISTENER}://{broker}"
         yield "security.inter.broker.protocol", LISTENER
         yield "sasl.enabled.mechanisms", MECHANISM
@@ -199,7 +198,7 @@ class _Files:
 
     def _stores(self, name: str, pair: KeyPair, files: dict[str, bytes]) -> dict[str, dict[str, str]]:
         """Add a key's files; returns the settings that name them, by store type, the wanted type first."""
-        password = _new_password()
+        password = new_password()
         files[f"{name}.pem"] = pair.key_pem() + pair.certificate_pem()
         files[f"{name}.p12"] = pair.keystore_pkcs12(name, password)
         settings = {
@@ -223,12 +222,36 @@ class _Files:
         return {wanted: settings.pop(wanted), **settings}
 
 
+def broker_listener(broker: BrokerAddress) -> str:
+    """The address that a broker binds: on another machine than this one all of its addresses."""
+    return f"{LISTENER}://{broker if broker.host in LOCAL_NAMES else f'0.0.0.0:{broker.port}'}"
+
+
+def broker_names(host: str, more: Iterable[str]) -> list[str]:
+    """The names in the certificate of a broker."""
+    return list(dict.fromkeys([host, *LOCAL_NAMES, *more]))
+
+
 def write_private(file: Path, content: bytes) -> None:
     """Write a file for its owner alone, also if another one with other permissions was there."""
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         out.write(content)
+
+
+def replace_private(files: Mapping[Path, bytes]) -> None:
+    """Replace files for their owner alone. Who reads one meanwhile gets the old or the new one.
+
+    Raises FolderRefused.
+    """
+    for file, content in files.items():
+        fresh = file.with_name(f".{file.name}.new")
+        try:
+            write_private(fresh, content)
+            fresh.replace(file)
+        except OSError as error:
+            raise FolderRefused(f"{error.filename or file}: {error.strerror}") from None
 
 
 def _properties(settings: Iterable[tuple[str, str]], stores: Mapping[str, Mapping[str, str]]) -> bytes:
@@ -246,13 +269,10 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\")
 
 
-def _new_password() -> str:
+def new_password() -> str:
+    """A password of a user or of a store."""
     return secrets.token_urlsafe(24)
 
 
 def _credential_text(password: str) -> str:
     return scram_credential(password, BY_NAME[MECHANISM], ITERATIONS).format()
-
-
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
