@@ -19,6 +19,7 @@ ABSENT = {
     r"container_.*|kubelet_.*": "Kubernetes measures its containers and volumes itself",
     r"zookeeper_.*": "ZooKeeper shows its own metrics",
     r"kafka_server_(sessionexpirelistener|zookeeperclientmetrics)_.*": "a broker alone has no ZooKeeper",
+    r"tidelog_certificate_.*": "a broker without TLS has no certificates",
     r"kafka_tier_.*|kafka_log_log_tiersize": "there is no tiered storage",
     r"kafka_server_replicamanager_straypartitions.*": "Confluent Server alone has it",
     r"kafka_network_requestmetrics_deprecatedrequestspersec_.*": "Confluent Server alone has it",
