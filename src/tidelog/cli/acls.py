@@ -358,7 +358,8 @@ class RulesInTree:
                 for error in errors:
                     if error is not None:
                         raise error
-                return [] if wanted is None else list(authorizer.acls(wanted))
+                found = () if wanted is None else authorizer.acls(wanted)
+                return [binding for binding in found if binding is not None]
             finally:
                 await authorizer.close()
 

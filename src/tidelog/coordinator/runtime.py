@@ -165,8 +165,8 @@ class CoordinatorRuntime(Generic[S]):
         return any(not hosted.is_loaded for hosted in self._hosted.values())
 
     def shards(self) -> Iterator[S]:
-        """The loaded shards, with settled journals."""
-        for hosted in self._hosted.values():
+        """The loaded shards, with settled journals. The caller may rest between two."""
+        for hosted in list(self._hosted.values()):
             if hosted.is_loaded:
                 hosted.shard.journal.settle()
                 yield hosted.shard

@@ -28,6 +28,7 @@ from tidelog.security.acl_cache import AclCache
 from tidelog.security.acl_store import AclStore
 from tidelog.security.authorizer import AuthorizableRequestContext
 from tidelog.security.operations import AclOperation, AclResourceType, Action
+from tidelog.slices import Slices, finished
 
 _log = logging.getLogger("tidelog.security.acls")
 
@@ -114,7 +115,7 @@ class AclAuthorizer:
             without_rules=self._allow_everyone,
         )
 
-    def acls(self, wanted: AclBindingFilter) -> Iterator[AclBinding]:
+    def acls(self, wanted: AclBindingFilter) -> Iterator[AclBinding | None]:
         return self.cache.matching(wanted)
 
     # -- changes
@@ -164,10 +165,7 @@ class AclAuthorizer:
         self, context: AuthorizableRequestContext, filters: Sequence[AclBindingFilter]
     ) -> list[list[tuple[AclBinding, KafkaError | None]]]:
         results: list[list[tuple[AclBinding, KafkaError | None]]] = [[] for _ in filters]
-        for pattern in list(self.cache.patterns()):
-            wanted = [chosen for chosen in filters if chosen.matches_pattern(pattern)]
-            if not wanted or not any(_matches_any(wanted, entry) for entry in self.cache.entries(pattern)):
-                continue
+        for pattern, wanted in (await finished(self._matched(filters))).items():
             failure: KafkaError | None = None
             try:
                 removed = await self._remove(pattern, wanted)
@@ -176,13 +174,27 @@ class AclAuthorizer:
                 removed = [entry for entry in self.cache.entries(pattern) if _matches_any(wanted, entry)]
             for entry in removed:
                 # As in Kafka 3.9, a rule is removed by the first filter that matches it.
-                binding = AclBinding.of(pattern, entry)
-                first = next(index for index, chosen in enumerate(filters) if chosen.matches(binding))
-                results[first].append((binding, failure))
+                first = next(index for index, chosen in wanted.items() if chosen.matches_entry(entry))
+                results[first].append((AclBinding.of(pattern, entry), failure))
         return results
 
+    def _matched(
+        self, filters: Sequence[AclBindingFilter]
+    ) -> Slices[dict[ResourcePattern, dict[int, AclBindingFilter]]]:
+        """The patterns with rules that match, each with the filters of its name by their places."""
+        matched: dict[ResourcePattern, dict[int, AclBindingFilter]] = {}
+        for pattern in self.cache.patterns():
+            wanted: dict[int, AclBindingFilter] = {}
+            for place, chosen in enumerate(filters):
+                if chosen.matches_pattern(pattern):
+                    wanted[place] = chosen
+                yield
+            if any(_matches_any(wanted, entry) for entry in self.cache.entries(pattern)):
+                matched[pattern] = wanted
+        return matched
+
     async def _remove(
-        self, pattern: ResourcePattern, wanted: Sequence[AclBindingFilter]
+        self, pattern: ResourcePattern, wanted: Mapping[int, AclBindingFilter]
     ) -> list[AccessControlEntry]:
         """Remove rules of a pattern; returns those that the tree had, which may be newer than the cache."""
         removed: list[AccessControlEntry] = []
@@ -252,8 +264,8 @@ class AclAuthorizer:
                 _log.info("access rules of %s %s are applied", pattern.resource_type.name, pattern.name)
 
 
-def _matches_any(filters: Sequence[AclBindingFilter], entry: AccessControlEntry) -> bool:
-    return any(chosen.matches_entry(entry) for chosen in filters)
+def _matches_any(filters: Mapping[int, AclBindingFilter], entry: AccessControlEntry) -> bool:
+    return any(chosen.matches_entry(entry) for chosen in filters.values())
 
 
 def parse_super_users(text: str) -> frozenset[str]:

@@ -143,14 +143,18 @@ class AclCache:
         return () if rules is None else rules.entries
 
     def patterns(self) -> Iterator[ResourcePattern]:
-        for kind, of_type in self._types.items():
-            for name in of_type.literal:
+        """The patterns that are there now. Rules may change while the caller rests between two."""
+        for kind, of_type in list(self._types.items()):
+            literal, prefixed = list(of_type.literal), list(of_type.prefixed)
+            for name in literal:
                 yield ResourcePattern(AclResourceType(kind), name, LITERAL)
-            for name in of_type.prefixed:
+            for name in prefixed:
                 yield ResourcePattern(AclResourceType(kind), name, PREFIXED)
 
-    def matching(self, wanted: AclBindingFilter) -> Iterator[AclBinding]:
+    def matching(self, wanted: AclBindingFilter) -> Iterator[AclBinding | None]:
+        """The rules that match, and None before those of each pattern: others may run then."""
         for pattern in self.patterns():
+            yield None
             if wanted.matches_pattern(pattern):
                 for entry in self.entries(pattern):
                     if wanted.matches_entry(entry):

@@ -85,8 +85,8 @@ class Authorizer(Protocol):
     ) -> list[list[tuple[AclBinding, KafkaError | None]]]:
         """Remove the rules that match; returns the rules of each filter, each with its error."""
 
-    def acls(self, wanted: AclBindingFilter) -> Iterator[AclBinding]:
-        """The rules that match."""
+    def acls(self, wanted: AclBindingFilter) -> Iterator[AclBinding | None]:
+        """The rules that match. None for some that do not: others may run between two of the iterator."""
 
     async def close(self) -> None:
         """Free what `start` took; also after a start that failed."""

@@ -28,6 +28,7 @@ from tidelog.errors import (
 )
 from tidelog.protocol.messages.describe_groups import DescribeGroupsResponse
 from tidelog.protocol.messages.list_groups import ListGroupsResponse
+from tidelog.slices import Slices
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -85,23 +86,30 @@ class GroupCoordinator:
 
     def list_groups(
         self, states: Collection[str] = (), kinds: Collection[str] = ()
-    ) -> list[ListGroupsResponse.ListedGroup]:
-        """The groups with one of these states and one of these types, ignoring case."""
+    ) -> Slices[list[ListGroupsResponse.ListedGroup]]:
+        """The groups with one of these states and one of these types, ignoring case, in slices.
+
+        Raises CoordinatorLoadInProgress.
+        """
         if self.runtime.is_loading:
             raise CoordinatorLoadInProgress("groups are being loaded")
         wanted_states = {state.lower() for state in states}
         wanted_kinds = {kind.lower() for kind in kinds}
-        return [
-            ListGroupsResponse.ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state_name,
-                group_type=group.kind,
-            )
-            for group in self.groups()
-            if (not wanted_states or group.state_name.lower() in wanted_states)
-            and (not wanted_kinds or group.kind in wanted_kinds)
-        ]
+        listed = []
+        for group in self.groups():
+            if (not wanted_states or group.state_name.lower() in wanted_states) and (
+                not wanted_kinds or group.kind in wanted_kinds
+            ):
+                listed.append(
+                    ListGroupsResponse.ListedGroup(
+                        group_id=group.group_id,
+                        protocol_type=group.protocol_type or "",
+                        group_state=group.state_name,
+                        group_type=group.kind,
+                    )
+                )
+            yield
+        return listed
 
     def describe_classic(self, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
         """Describe a classic group. Raises GroupIdNotFound if it does not exist or is of another kind."""

@@ -90,15 +90,11 @@ class GroupShard:
         return self._committed_groups.get(group_id, self.groups.get(group_id))
 
     def all_committed_groups(self) -> Iterator[Group]:
-        if self.journal.is_empty:
-            yield from self.groups.values()
-            return
-        for group_id in self.groups:
+        """The groups that are there now. Groups may come and go while the caller rests between two."""
+        deleted = (group_id for group_id, _ in self._committed_groups.items() if group_id not in self.groups)
+        for group_id in (*self.groups, *deleted):
             group = self.committed_group(group_id)
             if group is not None:
-                yield group
-        for group_id, group in self._committed_groups.items():
-            if group_id not in self.groups and group is not None:
                 yield group
 
     def replay(

@@ -104,12 +104,11 @@ class TransactionShard:
         return self._committed.get(transactional_id, self._written(transactional_id))
 
     def all_committed(self) -> Iterator[tuple[str, Metadata]]:
-        for transactional_id in self.transactions:
+        """The ids that are there now. Ids may come and go while the caller rests between two."""
+        deleted = (one for one, _ in self._committed.items() if one not in self.transactions)
+        for transactional_id in (*self.transactions, *deleted):
             metadata = self.committed(transactional_id)
             if metadata is not None:
-                yield transactional_id, metadata
-        for transactional_id, metadata in self._committed.items():
-            if transactional_id not in self.transactions and metadata is not None:
                 yield transactional_id, metadata
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:

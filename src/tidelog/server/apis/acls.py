@@ -34,6 +34,7 @@ from tidelog.security.authorizer import Authorizer
 from tidelog.security.operations import CLUSTER_NAME, AclOperation, AclResourceType, title
 from tidelog.server.apis.authorization import ALTER, DESCRIBE, check_cluster
 from tidelog.server.services import Services
+from tidelog.slices import Slices, finished, mapped
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -43,7 +44,7 @@ _DISABLED = "access is not checked: authorizer.class.name is not set"
 
 def describe_acls(
     services: Services, request: Request, body: DescribeAclsRequest
-) -> DescribeAclsResponse | None:
+) -> Slices[DescribeAclsResponse | None]:
     try:
         authorizer = _authorizer(services, request, DESCRIBE)
     except KafkaError as error:
@@ -53,6 +54,9 @@ def describe_acls(
         return None
     resources: dict[ResourcePattern, DescribeAclsResponse.DescribeAclsResource] = {}
     for binding in authorizer.acls(_filter(body)):
+        yield
+        if binding is None:
+            continue
         pattern = binding.pattern
         if pattern not in resources:
             resources[pattern] = DescribeAclsResponse.DescribeAclsResource(
@@ -122,7 +126,7 @@ def _created(results: Sequence[KafkaError | None]) -> CreateAclsResponse:
 
 def delete_acls(
     services: Services, request: Request, body: DeleteAclsRequest
-) -> DeleteAclsResponse | Coroutine[None, None, DeleteAclsResponse] | None:
+) -> DeleteAclsResponse | Coroutine[None, None, Slices[DeleteAclsResponse]] | None:
     try:
         authorizer = _authorizer(services, request, ALTER)
     except KafkaError as error:
@@ -140,20 +144,27 @@ def delete_acls(
 
 async def _delete_acls(
     services: Services, request: Request, authorizer: Authorizer, body: DeleteAclsRequest
-) -> DeleteAclsResponse:
-    removed = await authorizer.delete_acls(request, [_filter(wanted) for wanted in body.filters])
-    gone = {binding: error for found in removed for binding, error in found}
-    for binding, error in gone.items():
-        if error is None:
-            services.audit.changed(request, "Acl", _shown(binding), "deleted")
-    return DeleteAclsResponse(
-        filter_results=[
-            DeleteAclsResponse.DeleteAclsFilterResult(
-                error_message=None, matching_acls=[_matching(*each) for each in found]
-            )
-            for found in removed
-        ]
-    )
+) -> Slices[DeleteAclsResponse]:
+    filters = await finished(mapped(_filter, body.filters))
+    return _deleted(services, request, await authorizer.delete_acls(request, filters))
+
+
+def _deleted(
+    services: Services, request: Request, removed: Sequence[Sequence[tuple[AclBinding, KafkaError | None]]]
+) -> Slices[DeleteAclsResponse]:
+    answer = DeleteAclsResponse()
+    told: set[AclBinding] = set()
+    for found in removed:
+        result = DeleteAclsResponse.DeleteAclsFilterResult(error_message=None)
+        answer.filter_results.append(result)
+        for binding, error in found:
+            if error is None and binding not in told:
+                told.add(binding)
+                services.audit.changed(request, "Acl", _shown(binding), "deleted")
+            result.matching_acls.append(_matching(binding, error))
+            yield
+        yield
+    return answer
 
 
 def _matching(binding: AclBinding, error: KafkaError | None) -> DeleteAclsResponse.DeleteAclsMatchingAcl:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from tidelog.protocol.message import Message
 from tidelog.slices import Slices
 
-# A handler returns its answer, a generator that makes the answer in slices, or a coroutine. It returns None
-# if it answers through the request itself.
-Answer = Message | Slices[Message | None] | Coroutine[None, None, Message] | None
+# A handler returns its answer, a generator that makes the answer in slices, or a coroutine of either. It
+# returns None if it answers through the request itself.
+Answer = Message | Slices[Message | None] | Coroutine[None, None, Message | Slices[Message]] | None
 Handler = Callable[..., Answer]
 
 

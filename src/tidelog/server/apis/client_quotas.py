@@ -44,6 +44,7 @@ from tidelog.server.apis.authorization import (
 )
 from tidelog.server.config.quotas import QUOTA_KINDS, SCRAM, quota_text, quotas_of
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 KINDS: Final = (USER, CLIENT_ID, IP)
@@ -55,7 +56,7 @@ Parts = dict[str, str | None]
 
 async def describe_client_quotas(
     services: Services, request: Request, body: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
+) -> DescribeClientQuotasResponse | Slices[DescribeClientQuotasResponse]:
     try:
         check_cluster(services, request, DESCRIBE_CONFIGS)
         wanted = _filter(body)
@@ -63,14 +64,23 @@ async def describe_client_quotas(
     except KafkaError as error:
         message = None if isinstance(error, UnknownServerError) else error.message
         return DescribeClientQuotasResponse(error_code=error.code, error_message=message, entries=None)
+    return _described(found, wanted, body.strict)
+
+
+def _described(
+    found: Mapping[str, Mapping[str, str]],
+    wanted: Mapping[str, DescribeClientQuotasRequest.ComponentData],
+    strict: bool,
+) -> Slices[DescribeClientQuotasResponse]:
     entries = []
     for path in sorted(found):
+        yield
         entity = ConfigEntity.at(path)
         if entity.kind not in QUOTA_KINDS:
             continue
         quotas = {name: text for name, text in found[path].items() if name in quotas_of(entity.kind)}
         parts = _parts(entity)
-        if quotas and _matches(wanted, parts, body.strict):
+        if quotas and _matches(wanted, parts, strict):
             entries.append(_entry(parts, quotas))
     return DescribeClientQuotasResponse(error_message="", entries=entries)
 

@@ -13,12 +13,14 @@ from collections.abc import Coroutine
 
 from tidelog.errors import ErrorCode
 from tidelog.network.request import Request
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.authorization import CLUSTER, DESCRIBE, is_allowed
 from tidelog.server.apis.metadata import NOT_ASKED_FOR, cluster_operations, wait_for_brokers
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -73,12 +75,15 @@ def _describe_cluster(
 
 def describe_log_dirs(
     services: Services, request: Request, body: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+) -> Slices[DescribeLogDirsResponse]:
     if services.authorizer is not None and not is_allowed(services, request, DESCRIBE, CLUSTER):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    wanted = None
+    wanted: set[PartitionKey] | None = None
     if body.topics is not None:
-        wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
+        wanted = set()
+        for topic in body.topics:
+            wanted.update((topic.topic, index) for index in topic.partitions)
+            yield
     results = []
     for folder in services.logs.describe_log_dirs():
         result = DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder.path)
@@ -88,19 +93,21 @@ def describe_log_dirs(
             continue
         result.total_bytes, result.usable_bytes = folder.total_bytes, folder.usable_bytes
         by_topic: dict[str, list[DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
-        for (topic, index), size in folder.sizes.items():
-            if wanted is None or (topic, index) in wanted:
+        for key, size in folder.sizes.items():
+            yield
+            if wanted is None or key in wanted:
                 # The leader's own log never lags behind its high watermark.
                 partition = DescribeLogDirsResponse.DescribeLogDirsPartition(
-                    partition_index=index, partition_size=size
+                    partition_index=key[1], partition_size=size
                 )
-                by_topic.setdefault(topic, []).append(partition)
-        for (topic, index), (size, lag) in folder.futures.items():
-            if wanted is None or (topic, index) in wanted:
+                by_topic.setdefault(key[0], []).append(partition)
+        for key, (size, lag) in folder.futures.items():
+            yield
+            if wanted is None or key in wanted:
                 partition = DescribeLogDirsResponse.DescribeLogDirsPartition(
-                    partition_index=index, partition_size=size, offset_lag=lag, is_future_key=True
+                    partition_index=key[1], partition_size=size, offset_lag=lag, is_future_key=True
                 )
-                by_topic.setdefault(topic, []).append(partition)
+                by_topic.setdefault(key[0], []).append(partition)
         result.topics = [
             DescribeLogDirsResponse.DescribeLogDirsTopic(name=name, partitions=partitions)
             for name, partitions in by_topic.items()

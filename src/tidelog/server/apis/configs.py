@@ -333,7 +333,7 @@ def _change_levels(
 
 def list_config_resources(
     services: Services, request: Request, body: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
+) -> Slices[ListConfigResourcesResponse]:
     if services.authorizer is not None and not is_allowed(
         services, request, DESCRIBE_CONFIGS, AclResourceType.CLUSTER
     ):
@@ -349,12 +349,13 @@ def list_config_resources(
         names += [(TOPIC, name) for name in services.metadata.snapshot.topics]
     for kind in _KINDS.keys() & wanted:
         names += [(kind, name) for name in _entity_names(services, _KINDS[kind])]
-    return ListConfigResourcesResponse(
-        config_resources=[
-            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
-            for kind, name in names
-        ]
-    )
+    resources = yield from mapped(_listed_resource, names)
+    return ListConfigResourcesResponse(config_resources=resources)
+
+
+def _listed_resource(resource: tuple[int, str]) -> ListConfigResourcesResponse.ConfigResource:
+    kind, name = resource
+    return ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
 
 
 def _entity_names(services: Services, kind: str) -> list[str]:

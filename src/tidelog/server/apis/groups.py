@@ -270,6 +270,7 @@ def describe_groups(
         for group in groups:
             if group.error_code == 0:
                 group.authorized_operations = authorized_operations(services, request, GROUP, group.group_id)
+            yield
     return DescribeGroupsResponse(groups=groups)
 
 
@@ -289,15 +290,18 @@ def _described(
         return DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)
 
 
-def list_groups(services: Services, request: Request, body: ListGroupsRequest) -> ListGroupsResponse:
-    groups = services.groups.list_groups(body.states_filter, body.types_filter)
-    if services.authorizer is not None and not is_allowed(
-        services, request, DESCRIBE, CLUSTER, tell_denied=False
-    ):
-        names = [group.group_id for group in groups]
-        visible = allowed_names(services, request, DESCRIBE, GROUP, names, tell_denied=False)
-        groups = [group for group in groups if group.group_id in visible]
-    return ListGroupsResponse(groups=groups)
+def list_groups(
+    services: Services, request: Request, body: ListGroupsRequest
+) -> Slices[ListGroupsResponse]:
+    groups = yield from services.groups.list_groups(body.states_filter, body.types_filter)
+    if services.authorizer is None or is_allowed(services, request, DESCRIBE, CLUSTER, tell_denied=False):
+        return ListGroupsResponse(groups=groups)
+    visible = []
+    for group in groups:
+        if is_allowed(services, request, DESCRIBE, GROUP, group.group_id, tell_denied=False):
+            visible.append(group)
+        yield
+    return ListGroupsResponse(groups=visible)
 
 
 def delete_groups(services: Services, request: Request, body: DeleteGroupsRequest) -> Slices[None]:

@@ -140,7 +140,9 @@ class Router:
     def _malformed(self, request: Request, error: ProtocolError) -> None:
         request.close_connection(f"malformed {API[request.api_key].name} request: {error}")
 
-    def _promise(self, request: Request, answer: Coroutine[None, None, Message]) -> None:
+    def _promise(
+        self, request: Request, answer: Coroutine[None, None, Message | Slices[Message]]
+    ) -> None:
         task = asyncio.get_running_loop().create_task(self._finish(request, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -157,7 +159,9 @@ class Router:
         # As in Kafka, bytes after the body are ignored.
         return reader(request.buffer, request.body_start)[0]
 
-    async def _finish(self, request: Request, answer: Coroutine[None, None, Message]) -> None:
+    async def _finish(
+        self, request: Request, answer: Coroutine[None, None, Message | Slices[Message]]
+    ) -> None:
         try:
             work = self._quotas.timed_coroutine(request, answer) if self._quotas.is_active else answer
             self.respond(request, await work)

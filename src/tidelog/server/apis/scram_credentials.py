@@ -43,6 +43,7 @@ from tidelog.security.scram import (
 )
 from tidelog.server.apis.authorization import ALTER, CLUSTER, DENIED, DESCRIBE, is_allowed
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 USERS = "users/"
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
@@ -125,17 +126,30 @@ def _text(change: Upsertion, mechanism: ScramAlgorithm) -> str:
 
 def describe_user_scram_credentials(
     services: Services, request: Request, body: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse:
+) -> Slices[DescribeUserScramCredentialsResponse]:
     if not is_allowed(services, request, DESCRIBE, CLUSTER):
         return _denied(body)
     entities = services.metadata.snapshot.entity_configs
+    answer = DescribeUserScramCredentialsResponse()
     if body.users:
-        counts = Counter(user.name for user in body.users)
-        results = [_described(name, entities, is_twice=count > 1) for name, count in counts.items()]
-        return DescribeUserScramCredentialsResponse(results=results)
-    names = (decode_name(path.removeprefix(USERS)) for path in entities if _is_user(path))
-    results = [_described(name, entities) for name in sorted(names) if _infos(entities, name)]
-    return DescribeUserScramCredentialsResponse(results=results)
+        counts: Counter[str] = Counter()
+        for user in body.users:
+            counts[user.name] += 1
+            yield
+        for name, count in counts.items():
+            answer.results.append(_described(name, entities, is_twice=count > 1))
+            yield
+        return answer
+    names = []
+    for path in entities:
+        if _is_user(path):
+            names.append(decode_name(path.removeprefix(USERS)))
+        yield
+    for name in sorted(names):
+        if _infos(entities, name):
+            answer.results.append(_described(name, entities))
+        yield
+    return answer
 
 
 def _denied(body: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:

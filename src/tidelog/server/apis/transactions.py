@@ -489,7 +489,7 @@ def _described(
 
 def list_transactions(
     services: Services, request: Request, body: ListTransactionsRequest
-) -> ListTransactionsResponse:
+) -> Slices[ListTransactionsResponse]:
     coordinator = services.transactions
     if coordinator.runtime.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -512,18 +512,20 @@ def list_transactions(
             )
         )
 
-    return ListTransactionsResponse(
-        unknown_state_filters=[name for name in body.state_filters if name not in TITLES],
-        transaction_states=[
-            ListTransactionsResponse.TransactionState(
-                transactional_id=transactional_id,
-                producer_id=metadata.producer_id,
-                transaction_state=metadata.state.title,
-            )
-            for transactional_id, metadata in coordinator.transactions()
-            if metadata.state is not State.DEAD and is_wanted(transactional_id, metadata)
-        ],
+    answer = ListTransactionsResponse(
+        unknown_state_filters=[name for name in body.state_filters if name not in TITLES]
     )
+    for transactional_id, metadata in coordinator.transactions():
+        if metadata.state is not State.DEAD and is_wanted(transactional_id, metadata):
+            answer.transaction_states.append(
+                ListTransactionsResponse.TransactionState(
+                    transactional_id=transactional_id,
+                    producer_id=metadata.producer_id,
+                    transaction_state=metadata.state.title,
+                )
+            )
+        yield
+    return answer
 
 
 def _pattern(pattern: str | None) -> Callable[[str], bool]:
