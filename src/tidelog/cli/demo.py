@@ -214,8 +214,6 @@ class BrokerProcess(Process):
         }
         if not missing_packages():
             settings["console.listener"] = f"127.0.0.1:{console_port() if options.port else 0}"
-            # Spark fills every core for a minute: a console that waits for an idle one would not answer.
-            settings["console.scheduling.policy"] = "batch"
         arguments = ["start", "--ready-file", str(self._ready), "--log-level", "WARN"]
         for name, value in settings.items():
             arguments += ["--override", f"{name}={value}"]

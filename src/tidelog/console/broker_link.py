@@ -150,7 +150,7 @@ class ConsoleSettings(Message):
     """Whether the console may read the broker's segment files. Not if access rules limit who reads a
     topic."""
 
-    scheduling_policy: str = "auto"
+    scheduling_policy: str = "batch"
     allowed_hosts: list[str] = []
 
     def __repr__(self) -> str:

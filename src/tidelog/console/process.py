@@ -13,11 +13,13 @@ import ctypes
 import gc
 import logging
 import os
+import platform
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable
+from struct import Struct as Packing
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config.values import ConfigError
@@ -43,11 +45,23 @@ if TYPE_CHECKING:
 NICENESS: Final = 5
 """A third of the share of a process of normal priority, when a core is wanted by both."""
 
+SLICE_NS: Final = 10_000_000
+"""The time that the console asks to run at a stretch. Linux 6.12 and later lets a process that wakes up and
+asks for less, as the broker does, interrupt it at once. Otherwise the broker waits until the console has run
+for most of a millisecond, or for the next tick of the clock.
+"""
+
+SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
+"""The number of the system call by machine; Python has no function for it."""
+
 IDLE_NICENESS: Final = 19
 """Where the system has no SCHED_IDLE."""
 
 OTHERS: Final = "tidelog.console"
 """The logger of lines that other packages log, such as the HTTP server."""
+
+SCHED_ATTR: Final = Packing("=IIQiIQQQ")
+"""Size, policy, flags, niceness, priority, and the times of run, deadline and period."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -79,12 +93,9 @@ def set_levels(levels: dict[str, int]) -> None:
 def yield_to_broker(policy: str) -> None:
     """Take the place beside the broker that `console.scheduling.policy` gives, with all later threads.
 
-    A broker that wakes up interrupts an idle process at once. Any other process may first use up its slice of
-    some milliseconds, whatever its niceness. But an idle process starves if the broker fills every core: its
-    loop cannot do that where there are two.
+    An idle process starves while other processes fill every core, when somebody looks for the reason. A batch
+    process has its share of them, and a broker that wakes up interrupts it as fast.
     """
-    if policy == "auto":
-        policy = "idle" if _cores() > 1 else "batch"
     if policy == "normal":
         return
     with contextlib.suppress(OSError):
@@ -92,15 +103,19 @@ def yield_to_broker(policy: str) -> None:
             os.nice(NICENESS)
             scheduler = os.SCHED_IDLE if policy == "idle" else os.SCHED_BATCH
             os.sched_setscheduler(0, scheduler, os.sched_param(0))
+            _ask_for_slice(scheduler, SLICE_NS)
         else:
             os.nice(IDLE_NICENESS if policy == "idle" else NICENESS)
 
 
-def _cores() -> int:
-    """The cores that this process may use."""
-    if sys.platform.startswith("linux"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _ask_for_slice(scheduler: int, nanoseconds: int) -> None:
+    """Ask for a time to run at a stretch (sched_setattr). A system that cannot do that ignores it."""
+    call = SCHED_SETATTR.get(platform.machine())
+    if call is None:
+        return
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    attributes = SCHED_ATTR.pack(SCHED_ATTR.size, scheduler, 0, niceness, 0, nanoseconds, 0, 0)
+    ctypes.CDLL(None).syscall(ctypes.c_long(call), 0, attributes, 0)
 
 
 def end_with_broker() -> None:

@@ -60,9 +60,10 @@ console.listener: host:port of the console, which has web pages and a JSON API; 
 console.pipelines: The data folders of pipelines that the console shows.
 console.read.only: Whether the console refuses every change.
 console.rules.file: A JSON file with decoders, schema files and masking rules of topics for the console.
-console.scheduling.policy: The place of the console's process beside the broker. idle: it runs when a core has
-  nothing else to do (SCHED_IDLE). batch: it lets the broker go first, and gets a quarter of a core that both
-  want (SCHED_BATCH, niceness 5). normal: as the broker. auto: idle on two or more cores, batch on one.
+console.scheduling.policy: The place of the console's process beside the broker. batch: the broker
+  interrupts it whenever it wakes up, and it gets a quarter of a core that both want (SCHED_BATCH, niceness
+  5). idle: it runs when a core has nothing else to do (SCHED_IDLE), and does not answer while all are busy.
+  normal: as the broker.
 controller.listener.names: Listeners of a KRaft controller. The broker leaves them out and logs a line at
   start, so that it can use a file for KRaft.
 controller.quota.window.num: Windows over which the rate of topic changes of a client is measured. Its bucket

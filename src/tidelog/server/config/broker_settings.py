@@ -157,7 +157,7 @@ console.listener string null low address ours
 console.pipelines list "" low ours
 console.read.only boolean false low ours
 console.rules.file string "" low ours
-console.scheduling.policy string auto low in(auto,idle,batch,normal) ours
+console.scheduling.policy string batch low in(batch,idle,normal) ours
 metrics.listener string null low address ours
 tidelog.audit.topic string "" low ours
 tidelog.batch.unpacked.max.bytes int 134217728 medium >=1 ours
