@@ -134,6 +134,24 @@ def test_a_refused_connection_is_told_at_once(arguments: tuple[str, ...]) -> Non
 OURS_ALONE = {"start", "demo", "console", "adopt", "cluster", "zookeeper", "tree", "security", "config-docs"}
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("delete-records", "--offset-json-file"),
+        ("leader-election", "--election-type", "preferred", "--path-to-json-file"),
+        ("consume", "orders", "--value-schema"),
+        ("producer-perf-test", "--topic", "t", "--num-records", "1", "--throughput", "1", "--payload-file"),
+    ],
+)
+def test_a_file_that_does_not_exist_is_named_in_one_sentence(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "missing" / "file.avsc"
+    result = CliRunner().invoke(main, [*arguments, str(file), "--bootstrap-server", NOBODY])
+    assert result.exit_code == 1
+    assert result.stderr.removeprefix("tidelog: ") == f"{file}: No such file or directory\n"
+
+
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_flag_that_does_not_exist_ends_a_tool_as_the_page_says(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--nonsense"])

@@ -22,7 +22,7 @@ ABSENT = {
     r"tidelog_certificate_.*": "a broker without TLS has no certificates",
     r"kafka_tier_.*|kafka_log_log_tiersize": "there is no tiered storage",
     r"kafka_server_replicamanager_straypartitions.*": "Confluent Server alone has it",
-    r"kafka_network_requestmetrics_deprecatedrequestspersec_.*": "no deprecated version of a request is served",
+    r"kafka_network_requestmetrics_deprecatedrequestspersec_.*": "no deprecated version is served",
     r"kafka_server_transaction_coordinator_metrics_(transaction_state_error_count"
     r"|prepare_commit_to_complete_commit_latency)": "Confluent Server alone has it",
 }

@@ -25,6 +25,7 @@ from tidelog.cli.flags import (
     bootstrap_server,
     brief_text,
     brief_words,
+    file_words,
     switch,
     value_or_not,
     valued,
@@ -205,7 +206,7 @@ def consumer_groups(ctx: click.Context, /, **flags: object) -> None:
         ) as admin:
             run(action, admin, options)
     except (KafkaError, OSError, ValueError) as error:
-        text = brief_text(error) if isinstance(error, KafkaError) else str(error)
+        text = brief_text(error) if isinstance(error, KafkaError) else file_words(error)
         if options.output == "json":
             click.echo(f"Error: {text}", err=True)
             ctx.exit(1)

@@ -16,6 +16,7 @@ from tidelog.cli.flags import (
     bootstrap_server,
     came_as_code,
     exception_name,
+    file_words,
     valued,
 )
 from tidelog.cli.output import connected_admin, output_option, print_json
@@ -56,7 +57,7 @@ def delete_records(
             deleted = admin.delete_records(offsets, partial=True)
             results: dict[PartitionKey, int | KafkaError] = {**deleted, **deleted.errors}
     except (KafkaError, ValueError, OSError) as error:
-        click.echo(f"{error}", err=True)
+        click.echo(file_words(error), err=True)
         ctx.exit(1)
     if output == "json":
         print_json([as_json(partition, result) for partition, result in sorted(results.items())])

@@ -97,7 +97,7 @@ class KafkaStyleCommand(click.Command):
         except BrokenPipeError:
             end_at_closed_pipe(ctx)
         except OSError as error:
-            click.echo(f"tidelog: {error}", err=True)
+            click.echo(f"tidelog: {file_words(error)}", err=True)
             ctx.exit(1)
 
 
@@ -228,6 +228,13 @@ def error_words(error: KafkaError) -> str:
     if error.code == ErrorCode.INVALID_TOPIC_EXCEPTION and came_as_code(error):
         return text.removesuffix(error_name(error.code)) + TOPIC_NAME
     return CODE_WORDS.get(error.code, text) if text == error_name(error.code) else text
+
+
+def file_words(error: Exception) -> str:
+    """What the system says about a file, with its name; the message of any other error."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def brief_text(error: KafkaError) -> str:

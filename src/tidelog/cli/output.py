@@ -24,6 +24,7 @@ from tidelog.cli.flags import (
     KafkaStyleCommand,
     end_at_closed_pipe,
     error_words,
+    file_words,
 )
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
@@ -180,7 +181,7 @@ def failing(prefix: str = "tidelog: ") -> Iterator[None]:
     except BrokenPipeError:
         end_at_closed_pipe(ctx)
     except OSError as error:
-        click.echo(f"{prefix}{error}", err=True)
+        click.echo(f"{prefix}{file_words(error)}", err=True)
         ctx.exit(1)
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)

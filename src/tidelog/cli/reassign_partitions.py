@@ -21,6 +21,7 @@ from tidelog.cli.flags import (
     bootstrap_server,
     brief_words,
     error_words,
+    file_words,
     switch,
     valued,
 )
@@ -205,7 +206,7 @@ def reassign_partitions(ctx: click.Context, /, **flags: object) -> None:
         click.echo(f"Error: {error_words(error)}", err=options.output != "text")
         ctx.exit(1)
     except (ValueError, OSError) as error:
-        click.echo(f"Error: {error}", err=options.output != "text")
+        click.echo(f"Error: {file_words(error)}", err=options.output != "text")
         ctx.exit(1)
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)

@@ -70,7 +70,9 @@ class AvroSchema:
         try:
             self._text = Path(path).read_text()
             self._read = compile_schema(self._text, octets=lambda data: data.decode("latin-1"))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from None
+        except ValueError as error:
             raise ValueError(f"{path} is no Avro schema: {error}") from None
 
     def decode(self, data: bytes) -> bytes:
@@ -121,7 +123,9 @@ class ProtobufSchema:
             files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set(path)).file
             for file in files:
                 pool.Add(file)
-        except (OSError, DecodeError) as error:
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from None
+        except DecodeError as error:
             raise ValueError(f"{path} cannot be used: {error}") from None
         except Exception as error:
             raise ValueError(f"{path} is no descriptor set of protoc: {error}") from None
