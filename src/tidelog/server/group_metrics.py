@@ -26,7 +26,7 @@ SUMS = {
 PREFIX = "kafka_consumergroup_"
 MAX_LAG = "The largest lag of a group in a partition, in records."
 MAX_LAG_SECONDS = "The largest lag of a group in a partition, in seconds."
-OFFSETS_PER_FAMILY = 200
+OFFSETS_PER_FAMILY = 50
 MAX_OFFSETS = 50_000
 """The offsets of a scrape: some 30 MB of text in six families, which Prometheus can still read."""
 
