@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,10 +80,17 @@ def credit(number: int, day: date = FIRST, **fields: object) -> dict[str, object
     return {**example(events.CREDITS), "event_id": f"e-{number}", "ts": ts, "amount": number, **fields}
 
 
-def filled(test: PipelineTest, flow: str = "amounts", *, factor: int = 1, days: Days = DAYS) -> list[Outcome]:
-    settings = resolve([PIPELINE], {"factor": factor})["mine"]
+def filled(
+    test: PipelineTest,
+    flow: str = "amounts",
+    *,
+    factor: int = 1,
+    days: Days = DAYS,
+    pipeline: Pipeline = PIPELINE,
+) -> list[Outcome]:
+    settings = resolve([pipeline], {"factor": factor})[pipeline.name]
     place = Place(test.broker.bootstrap_servers, test.data, {}, 0)
-    return Backfill(PIPELINE, flow, settings, place, test.spark).run(days)
+    return Backfill(pipeline, flow, settings, place, test.spark).run(days)
 
 
 def amounts(test: PipelineTest) -> dict[str, object]:
@@ -154,7 +162,11 @@ def test_collected_events_are_neither_lost_nor_in_two_tables(
     now = datetime.now(UTC)
     soon = credit(3, ts=int(now.timestamp() * 1000) + 30 * 60_000)
     days = Days(FIRST, now.date() + timedelta(days=2))
-    test.run(PIPELINE, {TOPIC: [credit(1), credit(2, version=100), soon]}, {"ahead_minutes": 0})
+    collecting = replace(PIPELINE, name="collect")
+    test.run(collecting, {TOPIC: [credit(1), credit(2, version=100), soon]}, {"ahead_minutes": 0})
+
+    def backfilled() -> list[Outcome]:
+        return filled(test, "credits", days=days, pipeline=collecting)
 
     def collected() -> list[str]:
         return sorted(str(row["event_id"]) for row in test.table("credits"))
@@ -163,20 +175,20 @@ def test_collected_events_are_neither_lost_nor_in_two_tables(
         raise KeyboardInterrupt
 
     with pytest.raises(BackfillRefused, match=r"1 quarantined events .* are good by now: run"):
-        filled(test, "credits", days=days)
+        backfilled()
     monkeypatch.setattr(Replays, "_add", killed)
     with pytest.raises(KeyboardInterrupt):
         Replays(test.data).run(Selection(0))
     monkeypatch.undo()
     with pytest.raises(BackfillRefused, match=r"replay .* has not ended and adds 1 events to table credits"):
-        filled(test, "credits", days=days)
+        backfilled()
     assert collected() == ["e-1"], "the other one is in the plan of the replay alone"
     assert Replays(test.data).run(Selection(0)).replayed == 0, "it has finished the one before it"
-    assert filled(test, "credits", days=days) == [Outcome("credits", 2, 2)]
+    assert backfilled() == [Outcome("credits", 2, 2)]
     assert collected() == ["e-1", "e-3"]
     DeltaTable(str(Path(test.data, "tables", "quarantine"))).delete()
     with pytest.raises(BackfillRefused, match=r"1 events .* are bad by the present schema and not in the"):
-        filled(test, "credits", days=days)
+        backfilled()
     assert collected() == ["e-1", "e-3"]
 
 

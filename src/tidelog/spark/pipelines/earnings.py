@@ -46,14 +46,18 @@ def sound(schema: EventSchema) -> Step:
 
 def once(rows: DataFrame, context: Context) -> DataFrame:
     """Each event id once, for ever or within a number of days of the log's time."""
-    from pyspark.sql import functions as f
-
     days = context.number("forget_ids_after_days")
     if days == 0:
         return rows.dropDuplicates(["event_id"])
-    # A record from the future would make all others late.
-    rows = rows.withColumn("timestamp", f.timestamp_millis(record_time()))
-    return rows.withWatermark("timestamp", f"{days} days").dropDuplicatesWithinWatermark(["event_id"])
+    rows = stamped(rows).withWatermark("timestamp", f"{days} days")
+    return rows.dropDuplicatesWithinWatermark(["event_id"])
+
+
+def stamped(rows: DataFrame) -> DataFrame:
+    """The rows with record times of at most now: a record from the future would make all others late."""
+    from pyspark.sql import functions as f
+
+    return rows.withColumn("timestamp", f.timestamp_millis(record_time()))
 
 
 def credited(rows: DataFrame, context: Context) -> DataFrame:
