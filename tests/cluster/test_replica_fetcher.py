@@ -23,8 +23,8 @@ from tests.cluster.world import HeldWorker, World
 from tests.support.wait import eventually_async
 from tidelog.clock import ManualClock
 from tidelog.cluster.follower_quota import FollowerQuota
+from tidelog.cluster.log_changes import SETTLING_AT_ONCE
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
-from tidelog.cluster.replica_fetcher import SETTLING_AT_ONCE
 from tidelog.cluster.replication_quota import ReplicationQuota
 from tidelog.errors import ErrorCode, KafkaStorageError, NotLeaderOrFollower
 from tidelog.metadata.state import PartitionState

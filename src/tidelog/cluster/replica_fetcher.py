@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import cast
 
 from tidelog.clock import Scheduler
@@ -21,13 +20,11 @@ from tidelog.cluster.fetch_session_handler import FetchSessionHandler
 from tidelog.cluster.fetcher_backoff import FIRST_RETRY_SECONDS, MAX_DOUBLINGS, FetcherBackoff
 from tidelog.cluster.follower_append import (
     FollowerAppend,
-    FollowerFlush,
-    FollowerTruncation,
-    LogChange,
     append_now,
     truncation_offset,
 )
 from tidelog.cluster.leader_endpoint import LeaderEndPoint, OneFetched
+from tidelog.cluster.log_changes import LogChanges, UnfinishedWork
 from tidelog.cluster.partition_fetch_state import AnswerParts, PartitionFetchState
 from tidelog.cluster.replica_fetcher_settings import (
     QUIET_ERRORS,
@@ -56,9 +53,6 @@ log = logging.getLogger("tidelog.cluster.replica_fetcher")
 
 PartitionData = FetchResponse.PartitionData
 
-SETTLING_AT_ONCE = 4
-"""Logs that are truncated or synced side by side: the threads for the disk have other work, too."""
-
 
 class ReplicaFetcher:
     def __init__(
@@ -85,9 +79,9 @@ class ReplicaFetcher:
         # Partitions that enter or leave the session, and partitions that wait for a time or a quota.
         self._changed: dict[PartitionFetchState, None] = {}
         self._delayed: dict[PartitionFetchState, None] = {}
-        self._settling: dict[PartitionFetchState, None] = {}
-        self._unfinished = 0  # appends and truncations under way
-        self._on_finished: asyncio.Event | None = None
+        self._unfinished = UnfinishedWork()
+        self._log_changes = LogChanges(scheduler, self._unfinished, self._is_current, self._log_changed)
+        self._settling = self._log_changes.waiting
         self._end: asyncio.Future[bool] | None = None  # of `_fetch`: whether there was nothing to fetch
         self._is_full_fetch = False  # by the request in flight
         self._parts: AnswerParts | None = None
@@ -156,9 +150,7 @@ class ReplicaFetcher:
         """Wait until no append and no truncation of this fetcher is under way."""
         if self._task is not None:
             await asyncio.wait([self._task])
-        while self._unfinished:
-            self._on_finished = asyncio.Event()
-            await self._on_finished.wait()
+        await self._unfinished.wait()
 
     # -- the loop
 
@@ -170,7 +162,7 @@ class ReplicaFetcher:
                     self._changed.update(dict.fromkeys(self.states.values()))
                     await self.leader.connect()
                     self._listener.leader_reached(self.leader.leader_id)
-                await self._truncate_or_sync_logs()
+                await self._log_changes.change_waiting_logs()
                 await self._fetch()
             except KafkaError as error:
                 level = logging.WARNING if self._backoff.is_news else logging.DEBUG
@@ -464,10 +456,10 @@ class ReplicaFetcher:
     ) -> None:
         """Put records into the append queue of the partition."""
         parts.unfinished += 1
-        self._unfinished += 1
+        self._unfinished.count += 1
 
         def done(appended: FetchedRecords | None, error: BaseException | None) -> None:
-            self._finish_work()
+            self._unfinished.end()
             try:
                 self._appended(state, appended, error)
                 if error is None and self._is_current(state):
@@ -550,7 +542,7 @@ class ReplicaFetcher:
         if offset < found.log_end_offset:  # else only an epoch without records is forgotten
             log.info("%s diverges from its leader in epoch %d: it is truncated to %d", state.partition.name,
                      diverging.epoch, offset)  # fmt: skip
-        self._part_begins(parts, self._truncate(state, offset))
+        self._part_begins(parts, self._log_changes.truncate(state, offset))
 
     async def _restart(self, state: PartitionFetchState) -> None:
         """Continue at an offset that the leader has: it has no records at the fetch offset."""
@@ -560,12 +552,12 @@ class ReplicaFetcher:
             if end < mine:
                 log.warning("%s ends at %d, its leader at %d: records are lost by an unclean election",
                             state.partition.name, mine, end)  # fmt: skip
-                await self._truncate(state, end)
+                await self._log_changes.truncate(state, end)
                 return
             start = await self.leader.earliest_offset(state.key, state.leader_epoch)
             mine = state.partition.log_or_raise().log_end_offset
             if start > mine:
-                await self._truncate(state, start, fully=True)
+                await self._log_changes.truncate(state, start, fully=True)
             elif self._is_current(state):
                 state.moved_to(mine)
                 self._changed[state] = None
@@ -574,61 +566,11 @@ class ReplicaFetcher:
             if self._is_current(state):
                 self._delay(state, self._settings.backoff_ms / 1000)
 
-    def _finish_work(self) -> None:
-        self._unfinished -= 1
-        if not self._unfinished and self._on_finished is not None:
-            self._on_finished.set()
-
-    # -- truncation
-
-    async def _truncate_or_sync_logs(self) -> None:
-        """Truncate the logs whose leader epochs cannot show where they diverge, and sync logs with
-        flush.messages.
-        """
-        while self._settling:
-            states = list(islice(self._settling, SETTLING_AT_ONCE))
-            for state in states:
-                del self._settling[state]
-            await self._in_turns(state for state in states if state.is_truncating)
-            await self._in_turns(
-                state
-                for state in states
-                if not state.is_truncating and state.is_flushing and self._is_current(state)
-            )
-
-    async def _in_turns(self, states: Iterable[PartitionFetchState]) -> None:
-        """Truncate, or else sync, these logs side by side."""
-        changes = [
-            self._in_turn(
-                state,
-                partial(FollowerTruncation, offset=state.fetch_offset)
-                if state.is_truncating
-                else FollowerFlush,
-            )
-            for state in states
-        ]
-        for ended in changes:
-            await ended
-
-    async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
-        await self._in_turn(state, partial(FollowerTruncation, offset=offset, fully=fully))
-
-    def _in_turn(
-        self, state: PartitionFetchState, change_type: Callable[..., LogChange]
-    ) -> asyncio.Future[None]:
-        """Change a log when the turn of the partition comes. The future has the end of the change."""
-        end_of_change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unfinished += 1
-
-        def done(end: int, error: BaseException | None) -> None:
-            self._finish_work()
-            if not end_of_change.done():  # the fetcher may be closed meanwhile
-                end_of_change.set_result(None)
-            if self._is_current(state) and error is not None:
-                self._append_failed(state, error)
-            elif self._is_current(state):
-                state.moved_to(end, is_flushed=change_type is FollowerFlush)
-                self._changed[state] = None
-
-        state.partition.appends.put(change_type(state.partition, state.leader_epoch, self._scheduler, done))
-        return end_of_change
+    def _log_changed(
+        self, state: PartitionFetchState, end: int, is_flushed: bool, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._append_failed(state, error)
+        else:
+            state.moved_to(end, is_flushed=is_flushed)
+            self._changed[state] = None

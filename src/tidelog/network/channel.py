@@ -1,8 +1,7 @@
 """Channel: one connection (Kafka's KafkaChannel). It sends the responses in the order of their requests.
 
-Requests come from the channel's `RequestReader`. The channel is muted while a request is in progress, a
-response is pending, the request queue is full or its client is over a quota (`channel_state`). A slow peer
-delays no other connection.
+Its `RequestReader` reads requests. It is muted while a request is in progress, a response is pending, the
+request queue is full or the client is over a quota (`channel_state`). A slow peer delays no other connection.
 """
 
 from __future__ import annotations
@@ -132,8 +131,7 @@ class Channel:
         # The timer for the end of the throttle time, and the callback of the handler.
         self._throttle: tuple[TimerHandle, Callable[[], None]] | None = None
         self._on_closed = on_closed
-        # Set to None when the channel is closed, because the reader refers to the channel: without the cycle,
-        # memory is freed before the next garbage collection.
+        # None when the channel is closed: a cycle with the reader would wait for the garbage collector.
         self._reader: RequestReader | AuthenticationReader | None
         self._reader = first_reader(self, context, sock, security)
         context.loop.register(self.fd, self._reader.on_event, READ, is_login=self.is_authenticating)
