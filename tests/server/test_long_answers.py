@@ -5,17 +5,19 @@ A slice is one step here, so that the turns of the loop are counted, not timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import pytest
 
 from tests.faults.faulty_disk import InProcess
 from tests.faults.test_large_arrays import prepare
+from tests.support.hostile import request_with
 from tests.support.raw import RawConnection
 from tidelog import slices
 from tidelog.clients.connection import request_frame
 from tidelog.network.loop import DirectSelector
+from tidelog.protocol.api import API, ApiKey
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
 from tidelog.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
@@ -41,7 +43,11 @@ from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsR
 from tidelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest
 from tidelog.protocol.schema import Struct
-from tidelog.security.operations import AclOperation, AclResourceType
+from tidelog.security.acl_authorizer import AclAuthorizer
+from tidelog.security.authorizer import AuthorizableRequestContext
+from tidelog.security.operations import AclOperation, AclResourceType, Action
+from tidelog.server.apis import served_apis
+from tidelog.server.apis.authorization import NAMES_PER_STEP
 
 S = TypeVar("S", bound=Struct)
 MANY = 200
@@ -63,9 +69,25 @@ class Turns:
         return self._poll(timeout, events)
 
 
+class Watched(AclAuthorizer):
+    """Remembers how many decisions the longest call had."""
+
+    made: list[Watched]
+    longest = 0
+
+    def authorize(self, context: AuthorizableRequestContext, actions: Sequence[Action]) -> list[bool]:
+        self.longest = max(self.longest, len(actions))
+        return super().authorize(context, actions)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        super().configure(settings)
+        self.made.append(self)
+
+
 class Fixture:
-    def __init__(self, running: InProcess) -> None:
+    def __init__(self, running: InProcess, authorizer: Watched) -> None:
         assert running.loop is not None
+        self.authorizer = authorizer
         self.turns = Turns(running.loop.direct)
         self.connection = RawConnection(running.address, timeout=60)
 
@@ -85,15 +107,17 @@ class Fixture:
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
     settings = {
         "log.dirs": str(tmp_path_factory.mktemp("long")),
-        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "authorizer.class.name": f"{__name__}.Watched",
         "super.users": "User:ANONYMOUS",
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
     }
+    Watched.made = []
     running = InProcess(settings)
     running.start()
     try:
-        made = Fixture(running)
+        (authorizer,) = Watched.made
+        made = Fixture(running, authorizer)
         prepare(made.connection)
         fill(made)
         yield made
@@ -234,6 +258,28 @@ def test_groups_that_come_and_go_meanwhile_do_no_harm(
             states = fixture.connection.receive(ListTransactionsRequest, 2)
             assert isinstance(states, ListTransactionsResponse)
             assert len(states.transaction_states) >= MANY
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        (ApiKey.LIST_OFFSETS, ("topics",)),
+        (ApiKey.OFFSET_COMMIT, ("topics",)),
+        (ApiKey.TXN_OFFSET_COMMIT, ("topics",)),
+        (ApiKey.DELETE_RECORDS, ("topics",)),
+        (ApiKey.OFFSET_FOR_LEADER_EPOCH, ("topics",)),
+        (ApiKey.DESCRIBE_PRODUCERS, ("topics",)),
+        (ApiKey.CREATE_PARTITIONS, ("topics",)),
+        (ApiKey.DELETE_GROUPS, ("groups_names",)),
+    ],
+    ids=lambda value: value.name if isinstance(value, ApiKey) else "",
+)
+def test_few_names_are_checked_in_a_step(fixture: Fixture, key: ApiKey, path: tuple[str, ...]) -> None:
+    # Topic ids of later versions are unknown here: these have no rules.
+    version = min(served_apis()[key].max_version, 9)
+    fixture.authorizer.longest = 0
+    fixture.ask(request_with(API[key].request, version, path, 300), version)
+    assert 0 < fixture.authorizer.longest <= NAMES_PER_STEP
 
 
 def test_many_filters_of_rules_are_compared_between_the_requests_of_others(fixture: Fixture) -> None:

@@ -14,6 +14,7 @@ from tidelog.security.operations import (
     Action,
 )
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
@@ -28,6 +29,9 @@ CREATE_TOKENS, DESCRIBE_TOKENS = AclOperation.CREATE_TOKENS, AclOperation.DESCRI
 DENIED = "no access rule allows this to the client"
 """The message of an error. It does not say whether the resource exists."""
 
+
+NAMES_PER_STEP = 50
+"""How many names of a long request are checked in one step."""
 
 REMEMBERED_TOPICS = 1_000
 """How many topics a connection remembers that it may read, and that it may write."""
@@ -83,6 +87,25 @@ def allowed_names(
         )
         if decision:
             allowed.add(name)
+    return allowed
+
+
+def allowed_in_slices(
+    services: Services,
+    request: Request,
+    operation: AclOperation,
+    resource_type: AclResourceType,
+    names: Iterable[str],
+    *,
+    tell_denied: bool = True,
+) -> Slices[set[str]]:
+    """`allowed_names` of a request that may have very many names."""
+    wanted = list(dict.fromkeys(names))
+    allowed: set[str] = set()
+    for begin in range(0, len(wanted), NAMES_PER_STEP):
+        some = wanted[begin : begin + NAMES_PER_STEP]
+        allowed |= allowed_names(services, request, operation, resource_type, some, tell_denied=tell_denied)
+        yield
     return allowed
 
 

@@ -16,7 +16,7 @@ from tidelog.network.request import Request
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.server.apis.api import Api
-from tidelog.server.apis.authorization import DELETE, TOPIC, allowed_names
+from tidelog.server.apis.authorization import DELETE, TOPIC, allowed_in_slices
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 
@@ -28,7 +28,8 @@ def delete_records(services: Services, request: Request, body: DeleteRecordsRequ
     refused: Results = {}
     allowed = None
     if services.authorizer is not None:
-        allowed = allowed_names(services, request, DELETE, TOPIC, [topic.name for topic in body.topics])
+        names = [topic.name for topic in body.topics]
+        allowed = yield from allowed_in_slices(services, request, DELETE, TOPIC, names)
     for topic in body.topics:
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)

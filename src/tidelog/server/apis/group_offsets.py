@@ -40,30 +40,48 @@ from tidelog.server.apis.authorization import (
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
+    allowed_in_slices,
     allowed_names,
     is_allowed,
 )
 from tidelog.server.services import Services
-from tidelog.slices import Slices
+from tidelog.slices import Slices, mapped
+
+IN_ONE_GO = 100
+"""The topics of a request with more are checked in slices, between other requests."""
 
 
-def offset_commit(services: Services, request: Request, body: OffsetCommitRequest) -> None:
+def offset_commit(services: Services, request: Request, body: OffsetCommitRequest) -> Slices[None] | None:
+    if services.authorizer is None:
+        services.groups.offsets.commit(body, request.api_version, partial(services.respond, request))
+        return None
+    return _at_once(_commit_allowed(services, request, body), len(body.topics))
+
+
+def _at_once(work: Slices[None], topics: int) -> Slices[None] | None:
+    """Do the work of a request with few topics; of others the caller gets it."""
+    if topics > IN_ONE_GO:
+        return work
+    for _ in work:
+        pass
+    return None
+
+
+def _commit_allowed(services: Services, request: Request, body: OffsetCommitRequest) -> Slices[None]:
     respond: Callable[[OffsetCommitResponse], None] = partial(services.respond, request)
-    if services.authorizer is not None:
-        by_id = request.api_version >= COMMITS_BY_TOPIC_ID
-        if not is_allowed(services, request, READ, GROUP, body.group_id):
-            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-            respond(OffsetCommitResponse(topics=[_refused_commit(topic, code) for topic in body.topics]))
-            return
-        topics = [(_name(services, topic.topic_id if by_id else topic.name), topic) for topic in body.topics]
-        names = [name for name, _ in topics if name is not None]
-        allowed = allowed_names(services, request, READ, TOPIC, names)
-        denied = [topic for name, topic in topics if name is not None and name not in allowed]
-        body.topics = [topic for name, topic in topics if name is None or name in allowed]
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        refused = [_refused_commit(topic, code) for topic in denied]
-        respond = _with_refused_commits(respond, refused)
-    services.groups.offsets.commit(body, request.api_version, respond)
+    by_id = request.api_version >= COMMITS_BY_TOPIC_ID
+    if not is_allowed(services, request, READ, GROUP, body.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        respond(OffsetCommitResponse(topics=[_refused_commit(topic, code) for topic in body.topics]))
+        return
+    topics = [(_name(services, topic.topic_id if by_id else topic.name), topic) for topic in body.topics]
+    names = [name for name, _ in topics if name is not None]
+    allowed = yield from allowed_in_slices(services, request, READ, TOPIC, names)
+    denied = [topic for name, topic in topics if name is not None and name not in allowed]
+    body.topics = [topic for name, topic in topics if name is None or name in allowed]
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = yield from mapped(lambda topic: _refused_commit(topic, code), denied)
+    services.groups.offsets.commit(body, request.api_version, _with_refused_commits(respond, refused))
 
 
 def _with_refused_commits(
@@ -121,23 +139,37 @@ def offset_fetch(services: Services, request: Request, body: OffsetFetchRequest)
     )
 
 
-def txn_offset_commit(services: Services, request: Request, body: TxnOffsetCommitRequest) -> None:
+def txn_offset_commit(
+    services: Services, request: Request, body: TxnOffsetCommitRequest
+) -> Slices[None] | None:
+    if services.authorizer is None:
+        respond = partial(services.respond, request)
+        services.groups.offsets.commit_in_transaction(body, request.api_version, respond)
+        return None
+    return _at_once(_commit_allowed_in_transaction(services, request, body), len(body.topics))
+
+
+def _commit_allowed_in_transaction(
+    services: Services, request: Request, body: TxnOffsetCommitRequest
+) -> Slices[None]:
     respond: Callable[[TxnOffsetCommitResponse], None] = partial(services.respond, request)
-    if services.authorizer is not None:
-        code = 0
-        if not is_allowed(services, request, WRITE, TRANSACTIONAL_ID, body.transactional_id):
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        elif not is_allowed(services, request, READ, GROUP, body.group_id):
-            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        if code:
-            respond(TxnOffsetCommitResponse(topics=[_refused_txn(topic, code) for topic in body.topics]))
-            return
-        allowed = allowed_names(services, request, READ, TOPIC, [topic.name for topic in body.topics])
-        denied = [topic for topic in body.topics if topic.name not in allowed]
-        body.topics = [topic for topic in body.topics if topic.name in allowed]
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        respond = _with_refused_txn(respond, [_refused_txn(topic, code) for topic in denied])
-    services.groups.offsets.commit_in_transaction(body, request.api_version, respond)
+    code = 0
+    if not is_allowed(services, request, WRITE, TRANSACTIONAL_ID, body.transactional_id):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not is_allowed(services, request, READ, GROUP, body.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if code:
+        respond(TxnOffsetCommitResponse(topics=[_refused_txn(topic, code) for topic in body.topics]))
+        return
+    names = [topic.name for topic in body.topics]
+    allowed = yield from allowed_in_slices(services, request, READ, TOPIC, names)
+    denied = [topic for topic in body.topics if topic.name not in allowed]
+    body.topics = [topic for topic in body.topics if topic.name in allowed]
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = yield from mapped(lambda topic: _refused_txn(topic, code), denied)
+    services.groups.offsets.commit_in_transaction(
+        body, request.api_version, _with_refused_txn(respond, refused)
+    )
 
 
 def _with_refused_txn(

@@ -56,7 +56,7 @@ from tidelog.server.apis.authorization import (
     GROUP,
     READ,
     TRANSACTIONAL_ID,
-    allowed_names,
+    allowed_in_slices,
     authorized_operations,
     is_allowed,
 )
@@ -309,7 +309,7 @@ def delete_groups(services: Services, request: Request, body: DeleteGroupsReques
     codes: dict[str, int] = {}
     allowed = set(names)
     if services.authorizer is not None:
-        allowed = allowed_names(services, request, DELETE, GROUP, names)
+        allowed = yield from allowed_in_slices(services, request, DELETE, GROUP, names)
 
     def answer() -> None:
         results = [DeleteGroupsResponse.DeletableGroupResult(group_id=n, error_code=codes[n]) for n in names]

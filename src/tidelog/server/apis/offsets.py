@@ -59,7 +59,7 @@ from tidelog.server.apis.authorization import (
     CLUSTER_ACTION,
     DESCRIBE,
     TOPIC,
-    allowed_names,
+    allowed_in_slices,
     is_allowed,
 )
 from tidelog.server.services import Services
@@ -142,16 +142,20 @@ async def _brought_in(scheduler: Scheduler, cold: NotCached, reads: CachedReads)
 def _lookups(
     services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
 ) -> Lookups:
-    """One call for each partition, which adds its result to the answer, and None before each topic.
+    """One call for each partition, which adds its result to the answer, and None for each check and topic.
 
-    A call that raises NotCached may be repeated. The None counts the work for a topic without partitions.
+    A call that raises NotCached may be repeated. The None counts work that is not for a partition.
     """
     named = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )
     allowed = None
     if services.authorizer is not None:
-        allowed = allowed_names(services, request, DESCRIBE, TOPIC, [topic.name for topic in body.topics])
+        allowed = set()
+        for name in dict.fromkeys(topic.name for topic in body.topics):
+            if is_allowed(services, request, DESCRIBE, TOPIC, name):
+                allowed.add(name)
+            yield None
     for topic in body.topics:
         topic_answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         answer.topics.append(topic_answer)
@@ -267,7 +271,8 @@ def offset_for_leader_epoch(
     if services.authorizer is not None and not is_allowed(
         services, request, CLUSTER_ACTION, CLUSTER, tell_denied=False
     ):
-        allowed = allowed_names(services, request, DESCRIBE, TOPIC, [topic.topic for topic in body.topics])
+        names = [topic.topic for topic in body.topics]
+        allowed = yield from allowed_in_slices(services, request, DESCRIBE, TOPIC, names)
     for topic in body.topics:
         is_denied = allowed is not None and topic.topic not in allowed
         work = partial(_denied_epoch if is_denied else _end_of_epoch, services, topic.topic)

@@ -9,7 +9,7 @@ from tidelog.errors import KafkaError, TopicAuthorizationFailed
 from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from tidelog.server.apis.api import Api
-from tidelog.server.apis.authorization import READ, TOPIC, allowed_names
+from tidelog.server.apis.authorization import READ, TOPIC, allowed_in_slices
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
@@ -24,7 +24,7 @@ def describe_producers(
     topics = []
     allowed = None
     if services.authorizer is not None:
-        allowed = allowed_names(services, request, READ, TOPIC, once)
+        allowed = yield from allowed_in_slices(services, request, READ, TOPIC, once)
     for name, indexes in once.items():
         is_denied = allowed is not None and name not in allowed
         partitions = yield from mapped(partial(_denied if is_denied else _described, services, name), indexes)

@@ -43,11 +43,11 @@ from tidelog.server.apis.authorization import (
     DESCRIBE,
     DESCRIBE_CONFIGS,
     TOPIC,
-    allowed_names,
+    allowed_in_slices,
     is_allowed,
 )
 from tidelog.server.services import Services
-from tidelog.slices import finished, mapped
+from tidelog.slices import Slices, finished, mapped
 
 SETTINGS_FROM = 5
 """The first version whose answer has the settings of new topics."""
@@ -61,7 +61,7 @@ async def create_topics(
     wanted = await finished(mapped(_new_topic, body.topics))
     denied: list[str] = []
     if services.authorizer is not None:
-        allowed = _creatable(services, request, [topic.name for topic in wanted])
+        allowed = await finished(_creatable(services, request, [topic.name for topic in wanted]))
         denied = [name for name in dict.fromkeys(topic.name for topic in wanted) if name not in allowed]
         wanted = [topic for topic in wanted if topic.name in allowed]
     quota = None
@@ -76,7 +76,7 @@ async def create_topics(
     topics = await finished(mapped(partial(_created, services, defaults), results))
     topics += [_denied_topic(name) for name in denied]
     if services.authorizer is not None and request.api_version >= SETTINGS_FROM:
-        _hide_settings(services, request, topics)
+        await finished(_hide_settings(services, request, topics))
     return CreateTopicsResponse(topics=topics, throttle_time_ms=quota.throttle_ms if quota else 0)
 
 
@@ -94,10 +94,10 @@ def _is_of_broker(services: Services, request: Request) -> bool:
     )
 
 
-def _creatable(services: Services, request: Request, names: Sequence[str]) -> set[str]:
+def _creatable(services: Services, request: Request, names: Sequence[str]) -> Slices[set[str]]:
     if is_allowed(services, request, CREATE, CLUSTER, tell_denied=False):
         return set(names)
-    return allowed_names(services, request, CREATE, TOPIC, names)
+    return (yield from allowed_in_slices(services, request, CREATE, TOPIC, names))
 
 
 def _denied_topic(name: str) -> CreateTopicsResponse.CreatableTopicResult:
@@ -108,11 +108,13 @@ def _denied_topic(name: str) -> CreateTopicsResponse.CreatableTopicResult:
 
 def _hide_settings(
     services: Services, request: Request, topics: Sequence[CreateTopicsResponse.CreatableTopicResult]
-) -> None:
+) -> Slices[None]:
     """Leave out what a client may not see of its new topics."""
     created = [topic for topic in topics if topic.error_code == 0]
     names = [topic.name for topic in created]
-    allowed = allowed_names(services, request, DESCRIBE_CONFIGS, TOPIC, names, tell_denied=False)
+    allowed = yield from allowed_in_slices(
+        services, request, DESCRIBE_CONFIGS, TOPIC, names, tell_denied=False
+    )
     for topic in created:
         if topic.name not in allowed:
             topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -225,7 +227,7 @@ async def create_partitions(
     denied: list[PartitionsResult] = []
     if services.authorizer is not None:
         names = [topic.name for topic in wanted]
-        allowed = allowed_names(services, request, ALTER, TOPIC, names)
+        allowed = await finished(allowed_in_slices(services, request, ALTER, TOPIC, names))
         error = TopicAuthorizationFailed(DENIED)
         denied = [PartitionsResult(name, error) for name in dict.fromkeys(names) if name not in allowed]
         wanted = [topic for topic in wanted if topic.name in allowed]
