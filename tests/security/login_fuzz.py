@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, cast
 
-from tests.security.test_frames import changed
+from tests.security.frame_flood import changed
 from tidelog.clients.connection import request_frame
 from tidelog.clock import TimerHandle
 from tidelog.network.listener_security import ListenerSecurity

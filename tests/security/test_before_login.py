@@ -14,10 +14,10 @@ import pytest
 
 from tests.faults.client import resident_bytes, surprises
 from tests.faults.corpus import golden_payloads, pointed_payloads
+from tests.security.frame_flood import changed
 from tests.security.honest import Honest
 from tests.security.login_fuzz import SaslFuzz, encoded
 from tests.security.test_connections import client_hello
-from tests.security.test_frames import changed
 from tests.support.broker import Broker
 from tests.support.ports import free_ports
 from tests.support.scale import scale
