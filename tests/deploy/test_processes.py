@@ -123,6 +123,10 @@ def test_the_broker_of_the_compose_file_serves_clients_prometheus_and_the_consol
             (httpx.HTTPError,),
         )
         assert (page.status_code, "orders" in page.text) == (200, True)
+        # A site that gives its own name to 127.0.0.1 reads nothing.
+        strange = {"Host": f"attacker.example:{places.port(8080)}"}
+        address = f"http://127.0.0.1:{places.port(8080)}/clusters/local/topics"
+        assert httpx.get(address, headers=strange, timeout=60).status_code == 421
         assert stopped(process, 60) == 0
 
 
