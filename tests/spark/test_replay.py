@@ -119,6 +119,21 @@ def test_a_bad_event_stays_alone_in_the_file_of_a_good_one(
     assert rows(tmp_path, "quarantine") == before
 
 
+def test_what_a_replay_left_is_looked_at_again_by_the_next_one(tmp_path: Path) -> None:
+    """Also in a file that delta-rs has written, as replays of earlier versions did."""
+    import pyarrow.dataset as ds
+
+    quarantine(tmp_path, [bad(CREDITS, n, event(CREDITS, n)) for n in range(2)] + [bad(CREDITS, 7, b"no")])
+    assert Replays(str(tmp_path)).run(replace(ALL, until_ms=START + 1)).good == {"credits": 1}
+    there = DeltaTable(str(tmp_path / "tables" / "quarantine")).to_pyarrow_dataset()
+    assert there.count_rows(ds.field("topic") == CREDITS.topic) == 2, "readers filter by text"
+    DeltaTable(str(tmp_path / "tables" / "quarantine")).update({"error": "'rewritten'"})
+    found = Replays(str(tmp_path)).run(ALL)
+    assert (found.good, found.bad.total()) == ({"credits": 1}, 1)
+    assert Replays(str(tmp_path)).run(replace(ALL, reason="rewritten")).bad.total() == 1
+    assert ids(tmp_path, "credits") == ["e-0", "e-1"]
+
+
 def test_events_join_those_that_the_table_has(tmp_path: Path) -> None:
     some(tmp_path)
     Replays(str(tmp_path)).run(ALL)
@@ -288,15 +303,15 @@ def test_the_stream_may_quarantine_more_during_a_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some(tmp_path)
-    present = replay._present
+    run = replay._Taking.run
 
-    def meanwhile(table: DeltaTable, positions: pa.Table) -> int:
-        found = present(table, positions)
+    def meanwhile(taking: replay._Taking) -> object:
+        found = run(taking)
         monkeypatch.undo()
         quarantine(tmp_path, [bad(CREDITS, 30, b"{"), bad(LOGINS, 31, event(LOGINS, 31))])
         return found
 
-    monkeypatch.setattr(replay, "_present", meanwhile)
+    monkeypatch.setattr(replay._Taking, "run", meanwhile)
     Replays(str(tmp_path)).run(ALL)
     assert ids(tmp_path, "logins") == ["e-0", "e-1"]
     assert sorted(row["offset"] for row in rows(tmp_path, "quarantine")) == [7, 8, 30, 31]  # type: ignore[type-var]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake.transaction import RemoveAction
 
 from tidelog.spark.pipelines import quarantine
 from tidelog.spark.pipelines.collect import source_checks
@@ -29,12 +30,14 @@ from tidelog.spark.pipelines.events import LOGS, EventSchema
 from tidelog.spark.tables.delta_log import DeltaLog, Snapshot, check_types
 from tidelog.spark.tables.errors import TableError
 from tidelog.spark.tables.identity import Batch
+from tidelog.spark.tables.live_files import live_files, rows_of
 from tidelog.spark.tables.store import Store
 from tidelog.spark.tables.task_files import Target, TaskFiles, WrittenFile
 from tidelog.spark.values import ERROR, Rows, parse
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction
 
 FOLDER = "replays"
 PLAN = "plan.json"
@@ -189,16 +192,17 @@ class Replays:
 
         dataset = self._log(quarantine.TABLE).snapshot().table.to_pyarrow_dataset()
         since = pa.scalar(selection.since_ms * 1000, pa.timestamp("us", "UTC"))
-        wanted = (ds.field("topic") == schema.topic) & (ds.field("timestamp") >= since)
+        wanted = ds.field("timestamp") >= since
         if selection.until_ms is not None:
             until = pa.scalar(selection.until_ms * 1000, pa.timestamp("us", "UTC"))
             wanted = wanted & (ds.field("timestamp") < until)
-        if "flow" in dataset.schema.names:  # rows of other flows are not the bytes of events
-            own = ds.field("flow").is_null() | (ds.field("flow") == f"{FLOW_OF_COLLECT}{schema.table}")
-            wanted = wanted & own
         columns = [*POSITION, "timestamp", "error", "raw"]
+        columns += [name for name in ("flow",) if name in dataset.schema.names]
         for batch in dataset.to_batches(columns=columns, filter=wanted):
             rows = pa.Table.from_batches([batch])
+            # Files that delta-rs has written have text of a kind that a scan of PyArrow does not compare.
+            rows = rows.filter(pc.equal(rows["topic"], schema.topic))
+            rows = rows.filter(_of_collect(rows, (f"{FLOW_OF_COLLECT}{schema.table}",)))
             if selection.reason is not None:
                 rows = rows.filter(pc.match_substring(rows["error"], selection.reason))
             if rows.num_rows:
@@ -251,20 +255,17 @@ class Replays:
         ).rename_columns(list(POSITION))
 
         def act(table: DeltaTable, properties: CommitProperties) -> None:
-            there = _present(table, positions)
-            if there != positions.num_rows:
+            taking = _Taking(self._tables.below(quarantine.TABLE), table, positions)
+            actions = taking.run()
+            if taking.taken != positions.num_rows:
                 raise ReplayConflict(
-                    f"{positions.num_rows - there:,} of {positions.num_rows:,} rows of replay {plan.id} are "
-                    "no longer in the quarantine: another replay has taken them. Nothing was replayed: run "
-                    "the replay again"
+                    f"{positions.num_rows - taking.taken:,} of {positions.num_rows:,} rows of replay "
+                    f"{plan.id} are no longer in the quarantine: another replay has taken them. Nothing was "
+                    "replayed: run the replay again"
                 )
-            table.merge(
-                positions,
-                " AND ".join([*(f"t.{name} = s.{name}" for name in POSITION), _of_collect(table)]),
-                source_alias="s",
-                target_alias="t",
-                commit_properties=properties,
-            ).when_matched_delete().execute()
+            table.create_write_transaction(
+                actions, "append", table.schema(), ["day"], commit_properties=properties
+            )
 
         log.attempt(snapshot, plan.batch, act, rewrites=True)
 
@@ -352,21 +353,54 @@ def _fitted(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
     return rows
 
 
-def _of_collect(table: DeltaTable) -> str:
-    """The condition in SQL of a row that `collect` has quarantined. Old tables have rows of no other flow."""
-    if "flow" not in {field.name for field in table.schema().fields}:
-        return "true"
-    return f"(t.flow IS NULL OR t.flow IN ({', '.join(repr(flow) for flow in FLOWS)}))"
+def _of_collect(rows: pa.Table, flows: Sequence[str] = FLOWS) -> pa.ChunkedArray:
+    """Which quarantined rows are the bytes of events: those of these flows.
+
+    Tables of earlier versions have no column `flow`, and rows of no other flow.
+    """
+    if "flow" not in rows.column_names:
+        return pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
+    return pc.or_(pc.is_null(rows["flow"]), pc.is_in(rows["flow"], pa.array(flows, pa.string())))
 
 
-def _present(table: DeltaTable, positions: pa.Table) -> int:
-    """How many of the positions the quarantine has, without rows that another flow put there."""
-    import pyarrow.dataset as ds
+class _Taking:
+    """Takes the rows of a plan out of the quarantine: files that have some are written again without them.
 
-    dataset = table.to_pyarrow_dataset()
-    wanted = ds.field("day").isin(positions["day"].unique())
-    if "flow" in dataset.schema.names:
-        wanted = wanted & (ds.field("flow").is_null() | ds.field("flow").isin(FLOWS))
-    there = dataset.to_table(columns=list(POSITION), filter=wanted)
-    there = there.select(list(POSITION)).cast(positions.schema)
-    return int(positions.join(there, list(POSITION), join_type="inner").num_rows)
+    delta-rs would write text of a kind that PyArrow's scans do not compare: no reader could filter by topic.
+    """
+
+    def __init__(self, store: Store, table: DeltaTable, positions: pa.Table) -> None:
+        self.taken = 0
+        self._store, self._table, self._positions = store, table, positions
+        self._schema = pa.schema(table.schema().to_arrow())
+
+    def run(self) -> list[AddAction | RemoveAction]:
+        """The actions of the commit. `taken` has the number of rows."""
+        target = TaskFiles(Target(self._store, ("day",)))
+        days, now = set(self._positions["day"].to_pylist()), int(time.time() * 1000)
+        removes: list[RemoveAction] = []
+        for file in live_files(self._table):
+            if dict(file.values)["day"] not in days:
+                continue
+            rows = pa.Table.from_batches(rows_of(self._store, file, self._schema), self._schema)
+            wanted = self._is_planned(rows)
+            found = pc.sum(wanted).as_py() or 0
+            if found:
+                self.taken += found
+                removes.append(RemoveAction(file.path, True, now, file.size, file.partition))
+                for batch in rows.filter(pc.invert(wanted)).to_batches():
+                    target.take(batch)
+        return [*(WrittenFile.of(one).added() for one in target.close()), *removes]
+
+    def _is_planned(self, rows: pa.Table) -> pa.Array:
+        """For each row whether it is one of the plan, at its position in the log."""
+        import numpy as np
+
+        key = list(POSITION)
+        there = rows.select(key).cast(self._positions.schema)
+        there = there.append_column("_at", pa.array(np.arange(rows.num_rows)))
+        planned = self._positions.group_by(key).aggregate([])
+        at = there.join(planned, key, join_type="inner")["_at"].to_numpy()
+        found = np.zeros(rows.num_rows, bool)
+        found[at] = True
+        return pc.and_(pa.array(found), _of_collect(rows).combine_chunks())
