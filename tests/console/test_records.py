@@ -269,6 +269,11 @@ def test_new_records_come_as_events(site: Site, client: httpx.Client, topic: str
                 break
         assert "yes &lt;b&gt;" in text
         assert "no<" not in text
+    assert "data-copy" not in text, "what most people never open is not sent"
+    opened = re.search(r'hx-get="([^"]+)"', text)
+    assert opened
+    assert 'data-copy="yes &lt;b&gt;"' in client.get(opened[1]).text
+    assert "does not exist" in client.get(opened[1].replace("/1/inside", "/99/inside")).text
 
 
 def test_hostile_keys_values_headers_and_filters_stay_text(site: Site) -> None:
@@ -279,6 +284,7 @@ def test_hostile_keys_values_headers_and_filters_stay_text(site: Site) -> None:
         site.page("/topics/evil/messages", text="<", value=value) for value in ("", "text", "json", "hex")
     ]
     pages.append(site.page("/topics/evil/messages/0/0"))
+    pages += [site.page(f"/topics/evil/messages/0/{offset}/inside") for offset in (0, 1)]
     pages.append(site.page("/topics/evil/messages/0/1", value="avro-container"))
     pages.append(site.page("/topics/evil/messages/dry-run", filter="record.value == '" + EVIL[:20] + "'"))
     for text in pages:

@@ -126,7 +126,9 @@ async def live_page(view: View) -> Response:
 
     def rows(records: list[ShownRecord]) -> bytes:
         items = [record_item(shown) for shown in reversed(records)]
-        text = view.fragment("records/rows.html", records=items, query=query, visible=visible, pretty=pretty)
+        text = view.fragment(
+            "records/rows.html", records=items, query=query, visible=visible, pretty=pretty, is_live=True
+        )
         return server_sent("records", text)
 
     async def events() -> AsyncIterator[LivePart]:
@@ -142,6 +144,20 @@ async def live_page(view: View) -> Response:
             yield "progress", note + (f", {skipped:,} skipped" if skipped else "")
 
     return view.live(events())
+
+
+async def inside_page(view: View) -> Response:
+    """What an opened row of a live list shows. Most rows are never opened: events have only their heads."""
+    query: RecordsQuery = parse_query(RecordsQuery, view.request)
+    query.control = True
+    record, error = None, ""
+    try:
+        record = record_item(await find_record(call_of(view), query))
+    except (ApiError, KafkaError) as failed:
+        error = str(failed)
+    return view.render(
+        "records/inside.html", record=record, error=error, query=query, visible=visible, pretty=pretty
+    )
 
 
 async def dry_run_page(view: View) -> Response:
@@ -288,5 +304,6 @@ PAGES = (
         queries=(RecordsQuery, ExportQuery),
     ),
     Page("/topics/{topic}/messages/{partition}/{offset}", record_page, action="records.view"),
+    Page("/topics/{topic}/messages/{partition}/{offset}/inside", inside_page, action="records.view"),
     Page("/topics/{topic}/analysis", analysis_page, action="analysis.view"),
 )

@@ -167,6 +167,8 @@ def test_a_record_is_produced_and_comes_live(page: Page, browser: Browser, shown
     other.wait_for_selector("details.record:has-text('fresh key')")
     assert re.search(r"The record is in rides-\d at offset \d+\.", other.locator("#done").inner_text())
     assert other.url.endswith("text=fresh"), "the search stays"
+    page.locator("details.record > summary").first.click()
+    page.locator("details.record").first.get_by_role("button", name="Copy the value").wait_for()
     other.locator("details.record > summary").first.click()
     other.locator("details.again > summary").first.click()
     other.get_by_role("button", name="Produce again").first.click()
