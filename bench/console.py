@@ -159,9 +159,10 @@ def browsers(port: int, light: str, large: str) -> Iterator[None]:
         if process.poll() is not None:
             raise RuntimeError("the browsers ended early")
     finally:
+        process.kill()  # on a busy machine they would get no core to end
+        process.wait()
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(10)
 
 
 def follow(port: int, path: str) -> None:
