@@ -199,6 +199,10 @@ def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(browser: Brows
     answers = [browser.login("alice", "wrong"), browser.login("nobody", "wrong"), browser.login("eve", " ")]
     assert {answer.status_code for answer in answers} == {401}
     assert all("The user or the password is wrong" in answer.text for answer in answers)
+    assert 'value="alice"' in answers[0].text
+    assert "wrong" not in answers[0].text.partition("<form")[2]
+    hostile = browser.login('"><script>', "wrong").text
+    assert "<script>" not in hostile.partition("<form")[2]
     assert browser.page("/clusters/local").status_code == 303
 
 

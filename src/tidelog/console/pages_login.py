@@ -13,6 +13,7 @@ from starlette.routing import Route
 from tidelog.console.access import COOKIE, TOKEN_FIELD, Access
 from tidelog.console.api import local_path, read_body
 from tidelog.console.errors import ApiError
+from tidelog.console.logins import LONGEST_USER
 
 if TYPE_CHECKING:
     from tidelog.console.pages import Site
@@ -71,7 +72,7 @@ class LoginPages:
             identity = await scram.login(user, form.get("password", ""), address)
         except ApiError as error:
             self._access.audit_login(request, f"User:{user}", "login.scram", error.code)
-            refused = self._form(request, then, error.message, error.status)
+            refused = self._form(request, then, error.message, error.status, user=user)
             refused.headers.update(error.headers)
             return refused
         response = RedirectResponse(then or "/", 303)
@@ -132,12 +133,16 @@ class LoginPages:
         self._access.audit_login(request, identity.name, "login.oidc", "done")
         return response
 
-    def _form(self, request: Request, then: str, problem: str, status: int) -> HTMLResponse:
+    def _form(
+        self, request: Request, then: str, problem: str, status: int, *, user: str = ""
+    ) -> HTMLResponse:
+        """The form; after a refused login with the name of the user as it was typed."""
         visitor = self._access.visitor(request)
         text = self._site.templates.get_template("login.html").render(
             csrf=self._access.csrf_token(visitor),
             then=then,
             problem=problem,
+            user=user[:LONGEST_USER],
             has_password=self._access.settings.scram is not None,
             has_provider=self._access.oidc is not None,
         )

@@ -176,6 +176,15 @@ def test_a_record_is_produced_and_comes_live(page: Page, browser: Browser, shown
     other.context.close()
 
 
+def test_a_download_closes_its_form(page: Page) -> None:
+    page.goto("/clusters/local/topics/rides/messages")
+    page.get_by_role("button", name="Export").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == "rides.jsonl"
+    page.wait_for_function("!document.querySelector('dialog[open]')")
+
+
 def test_a_file_is_imported(page: Page, tmp_path: Path) -> None:
     page.goto(f"{HERE}/messages")
     page.get_by_role("button", name="Import").click()

@@ -189,6 +189,8 @@
       if (only) location.assign(`${data.favourites}?${only}`); else say("There are no favourites yet: the star before a topic's name makes one.");
     }
   });
+  // A download leaves the page as it is: the dialog has done its work.
+  document.addEventListener("submit", (event) => { if ("download" in event.target.dataset) event.target.closest("dialog")?.close(); });
   // On a phone the menu and the tabs are wider than the screen: begin at the current page.
   const showCurrent = () => document.querySelectorAll(".side [aria-current], .tabs [aria-current]").forEach((link) => {
     const row = link.closest(".side, .tabs");
