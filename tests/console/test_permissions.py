@@ -8,6 +8,7 @@ import re
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from tidelog.console import areas
@@ -16,6 +17,7 @@ from tidelog.console.access_file import AccessSettings, ScramSettings
 from tidelog.console.app import FILTERED, OPEN, make_app, methods_of
 from tidelog.console.clusters import Cluster, Clusters
 from tidelog.console.csrf import COOKIE, TOKEN_HEADER
+from tidelog.console.pages import SECURITY_HEADERS, Page, View
 from tidelog.console.roles import OPERATOR_ACTIONS, WHOLE_CLUSTER, Grant, Role, Roles, needed_role
 from tidelog.console.sessions import Identity
 
@@ -147,6 +149,18 @@ def test_a_change_needs_a_token_and_a_console_that_is_not_read_only(
 ) -> None:
     assert code_of(asked(method, path, "admin", has_token=False)) == "CSRF"
     assert code_of(asked(method, path, "admin", app=read_only)) == "READ_ONLY"
+
+
+def test_a_page_that_fails_says_so_with_all_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(_: View) -> Response:
+        raise ZeroDivisionError("a secret of the process")
+
+    monkeypatch.setattr(areas, "pages", lambda: [Page("/broken", failing, action="topic.view")])
+    answer = asked("GET", "/clusters/{cluster}/broken", "viewer", app=new_app())
+    assert answer.status_code == 500
+    assert "its log says why" in answer.text
+    assert "secret" not in answer.text
+    assert {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
 def test_clusters_are_listed_by_role() -> None:

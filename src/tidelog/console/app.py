@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ from tidelog.console.pages_login import login_routes, to_login
 from tidelog.console.pipeline_alerts import AlertDigests
 from tidelog.console.records.rules import RecordRules
 from tidelog.errors import KafkaError
+
+log = logging.getLogger("tidelog.console")
 
 OPEN: Final = "open"
 """The permission of what everybody gets: the login, the description of the API, and static files."""
@@ -169,6 +172,17 @@ def _api_routes(api: Api, endpoints: list[Endpoint]) -> list[Route]:
 
 
 async def _serve_page(site: Site, access: Access, page: Page, request: Request) -> Response:
+    """The page, or the error as a page with all headers, also for one that nobody expected."""
+    try:
+        return await _page_of(site, access, page, request)
+    except (ApiError, KafkaError, HTTPException):
+        raise
+    except Exception as error:
+        log.exception("%s %s failed", request.method, page.full_path)
+        raise ApiError(500, "INTERNAL", "The console failed; its log says why.") from error
+
+
+async def _page_of(site: Site, access: Access, page: Page, request: Request) -> Response:
     request.state.is_file = page.is_file
     path = {name: str(value) for name, value in request.path_params.items()}
     principal = await access.authenticate(request) if page.is_file else access.principal(request)
