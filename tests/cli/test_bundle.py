@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import tarfile
+import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -113,9 +114,7 @@ def test_metrics_are_asked_for_at_any_form_of_the_address(
     assert asked == ["http://127.0.0.1:1/metrics"]
 
 
-def test_the_servers_of_the_settings_file_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_servers_of_the_settings_file_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_BOOTSTRAP_SERVER", "127.0.0.1:2")
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=127.0.0.1:1\n")
@@ -149,3 +148,25 @@ def test_names_of_no_secrets(name: str) -> None:
 def test_a_known_secret_is_removed_wherever_it_is(secret: str, before: str, behind: str) -> None:
     shown = Redactor([secret]).text(before + secret + behind)
     assert secret not in shown.replace(REMOVED, "") or secret in (before + behind)
+
+
+@pytest.mark.parametrize("word", ["a", "a-", "a.b_", "a/", '"a'])
+def test_a_long_word_takes_no_longer_than_many_short_ones(word: str) -> None:
+    """A line of a log may be a large value in base64."""
+    text = word * (60_000 // len(word))
+    before = time.process_time()
+    assert Redactor(["hunter2"]).text(text) == text
+    assert time.process_time() - before < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("at -https://me:hunter2@host", "at -https://me:[removed]@host"),
+        ("1https://me:hunter2@host", "1https://me:[removed]@host"),
+        ('x"db.password"="hunter2"', 'x"db.password"="[removed]"'),
+        ("my-ssl.key.password=hunter2", "my-ssl.key.password=[removed]"),
+    ],
+)
+def test_secrets_in_texts(text: str, kept: str) -> None:
+    assert Redactor().text(text) == kept

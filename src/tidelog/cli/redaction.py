@@ -20,9 +20,10 @@ FORMS = tuple(
     for form in (
         r"(?is)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
         r"(?i)(\b(?:bearer|basic|digest|negotiate)\s+)[\w+/=.~-]{6,}",
-        r"(\b[a-zA-Z][\w+.-]*://[^\s:/@]*:)[^\s/@]+(?=@)",
+        # A search that began at each character of a word would take hours for a long one.
+        r"((?<![\w+.-])[\w+.-]+://[^\s:/@]*:)[^\s/@]+(?=@)",
         # name="value", name=value, "name": "value", name: value
-        r"""(?ix)(["']?[\w.-]*(?:pass(?:word|wd|phrase)|secret|token|credential|private[._-]?key|api[._-]?key|hmac
+        r"""(?ix)((?<![\w.-])["']?[\w.-]*(?:pass(?:word|wd|phrase)|secret|token|credential|private[._-]?key|api[._-]?key|hmac
             |access[._-]?key|salt|stored[._-]?key|server[._-]?key|authorization)[\w.-]*["']?\s*[=:]\s*)
             (?:(?P<quote>["'])(?:\\.|(?!(?P=quote))[^\\])*(?P=quote)|[^\s,;}\]&]+)""",
         r'(\buser_[\w.@-]+\s*=\s*)(?P<quote>")(?:\\.|[^"\\])*"',  # users of PLAIN in JAAS
