@@ -9,9 +9,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.cli.client_tools import NewName, Tool, make_topic, tool
+from tidelog.cli.main import main
 from tidelog.cli.sql_plan import Evaluator, Interval, Wanted, plan_query
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.producer.blocking import Producer
 
 __all__ = ["tool"]
@@ -223,3 +226,18 @@ def test_without_duckdb_a_line_says_how_to_get_it(tool: Tool, monkeypatch: pytes
     result = tool("sql", "select 1")
     assert result.exit_code == 1
     assert "pip install 'tidelog[sql]'" in result.stderr
+
+
+def test_a_broker_that_is_not_there_is_told_as_soon_as_by_consume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.cli.topic_checks.UNKNOWN_TOPIC_SECONDS", 0.05)
+    waits: list[float | None] = []
+    topics = Consumer.topics
+
+    def noted(consumer: Consumer, timeout: float | None = None) -> set[str]:
+        waits.append(timeout)
+        return topics(consumer, timeout)
+
+    monkeypatch.setattr(Consumer, "topics", noted)
+    result = CliRunner().invoke(main, ["sql", "select 1 from t", "--bootstrap-server", "127.0.0.1:1"])
+    assert (result.exit_code, waits) == (1, [0.05])
+    assert result.stderr.endswith("tidelog: no broker answered at 127.0.0.1:1\n")

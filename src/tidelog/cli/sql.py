@@ -136,14 +136,14 @@ def missing_topic(words: str, known: Iterable[str]) -> str | None:
 
 
 def topic_names(consumer: Consumer, settings: dict[str, object]) -> set[str]:
-    from tidelog.cli.topic_checks import check_answered
+    from tidelog.cli.topic_checks import UNKNOWN_TOPIC_SECONDS, check_answered
     from tidelog.clients.errors import TimeoutException
 
     try:
-        return consumer.topics()
+        return consumer.topics(UNKNOWN_TOPIC_SECONDS)
     except TimeoutException:
         check_answered(consumer, settings["bootstrap.servers"])
-        raise
+        return consumer.topics()  # a slow one may need all of the time
 
 
 def print_explained(reads: list[TopicRead]) -> None:
