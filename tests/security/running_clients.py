@@ -100,9 +100,13 @@ class Running:
         self._thread.start()
         return self
 
-    def stop(self) -> None:
-        """End it after what it has begun."""
+    def end(self) -> None:
+        """Let it end after what it has begun."""
         self._ends.set()
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended."""
+        self.end()
         self._thread.join(120)
         assert not self._thread.is_alive(), f"{self.name} does not end"
         if self.failure is not None:

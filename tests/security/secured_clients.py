@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from tests.chaos.writer import check_writes
 from tests.security.running_clients import (
@@ -109,6 +110,16 @@ class Cast:
 
     def throttled(self) -> float:
         return self.our_writer.producer.metrics().get("produce-throttle-time-max", 0.0)
+
+
+@contextmanager
+def ended(casts: Sequence[Cast]) -> Iterator[None]:
+    """Let the clients of a test that fails end."""
+    try:
+        yield
+    finally:
+        for client in (client for cast in casts for client in cast.everyone):
+            client.end()
 
 
 # --- changes

@@ -31,6 +31,7 @@ from tests.security.secured_clients import (
     USER,
     Cast,
     await_login,
+    ended,
     finish,
     logs_in,
     set_and_remove_quota,
@@ -303,6 +304,11 @@ class Story:
 )
 def test_security_changes_amid_faults(cluster: FaultyCluster, tmp_path: Path, seed: int) -> None:
     story = Story(cluster, tmp_path, seed)
+    with ended(story.casts):
+        _change_everything(cluster, story, tmp_path)
+
+
+def _change_everything(cluster: FaultyCluster, story: Story, tmp_path: Path) -> None:
     login, password = BROKER_USER, secure.password_of_broker()
     for _ in range(scale(1, 3)):
         victims, faults = [*BROKERS], [*FAULTS]

@@ -24,6 +24,7 @@ from tests.security.secured_clients import (
     USER,
     Cast,
     await_login,
+    ended,
     finish,
     set_and_remove_quota,
     set_password,
@@ -116,6 +117,14 @@ def test_security_changes_while_clients_run(cluster: ClusterOfBrokers, admin: Ad
     await_login(addresses, USER, passwords[0])
     casts = [Cast(cluster.bootstrap, 0, passwords[0])]
     casts[0].start()
+    with ended(casts):
+        _change_everything(cluster, admin, passwords, casts)
+
+
+def _change_everything(
+    cluster: ClusterOfBrokers, admin: Admin, passwords: list[str], casts: list[Cast]
+) -> None:
+    addresses = [broker.bootstrap for broker in cluster.running]
     casts[0].go_on()
     for number, (old, new) in enumerate(itertools.pairwise(passwords), 1):
         set_password(admin, USER, new)
