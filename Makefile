@@ -18,6 +18,8 @@ CLUSTER_SUITES := $(addprefix tests/,clients cli groups transactions exactly_onc
 SECURE_SUITES := $(addprefix tests/,groups transactions exactly_once chaos security/test_secure_cluster.py security/test_changes_under_faults.py)
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := $(VENV)-spark-4.2
+# The tests with Kerberos need the package gssapi, which is built with Debian's libkrb5-dev.
+GSSAPI := command -v krb5-config >/dev/null && $(BIN)/python -m pip install -q gssapi || true
 # What needs more than PyPI and Java has a target of its own.
 HERE := not kafka and not cassandra and not browser and not other_clients and not prometheus and not s3
 
@@ -71,6 +73,7 @@ test-spark-4.2: $(SPARK_4_2)/.installed ## the tests with Spark on PySpark 4.2 (
 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
 	@$(BIN)/python -m tests.kafka.jars
+	@$(GSSAPI)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m kafka
 	$(BIN)/python -m tests.kafka.client_suite
 
@@ -80,6 +83,7 @@ test-cassandra: $(STAMP) ## the pipeline into a real Cassandra 5 (needs Java 17 
 
 test-other-clients: $(STAMP) ## three brokers with kcat, confluent-kafka, franz-go, sarama and KafkaJS (needs Java 17+, Go, npm, kcat; a client whose tools are missing is left out)
 	@$(BIN)/python -m tests.other_clients.programs
+	@$(GSSAPI)
 	$(BIN)/python -m pytest -q -rs -m other_clients tests/other_clients
 
 test-prometheus: $(STAMP) ## the expressions of the field's dashboards on a real Prometheus, and our alert rules by promtool (needs Debian's prometheus)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from tests.data.key_stores.record import PASSWORD
-from tests.kafka.jars import run_tool
+from tests.kafka.java_clients import refusal, write, write_and_read
 from tests.kafka.spark_connector import Connector
 from tests.support.certificates import make_certificate
 from tests.support.secured_broker import MECHANISMS, STORES, client_file, secured_broker
@@ -21,8 +20,6 @@ from tidelog import Producer
 from tidelog.testing import Broker
 
 KINDS = ("kafka3", "kafka4")
-COUNT = 100
-QUICK_SECONDS = 60.0  # a Java program starts within some seconds
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +47,6 @@ def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
     return topic_of_test(broker.address_of("PLAINTEXT"), request.node.name)
 
 
-def write(folder: Path, settings: dict[str, str]) -> str:
-    path = folder / "client.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return str(path)
-
-
 def certificate(folder: Path, kind: str, *, expired: bool = False) -> dict[str, str]:
     """Settings with a key store of the kind, PKCS12 or JKS."""
     signed = make_certificate(authority(), "frank", expired=expired)
@@ -80,36 +71,6 @@ def certificate(folder: Path, kind: str, *, expired: bool = False) -> dict[str, 
         "ssl.truststore.location": str(STORES / "trust.jks"),
         "ssl.truststore.password": PASSWORD,
     }
-
-
-def write_and_read(kind: str, address: str, topic: str, config: str) -> None:
-    sent = run_tool(
-        kind,
-        "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", str(COUNT), "--record-size", "100", "--throughput", "-1"),
-        *("--producer.config", config, "--producer-props", f"bootstrap.servers={address}"),
-    )
-    assert f"{COUNT} records sent" in sent.stdout, sent.stdout + sent.stderr
-    read = run_tool(
-        kind,
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", address, "--topic", topic, "--consumer.config", config),
-        *("--from-beginning", "--max-messages", str(COUNT), "--timeout-ms", "60000"),
-    )
-    assert f"Processed a total of {COUNT} messages" in read.stderr, read.stdout + read.stderr
-
-
-def refusal(address: str, config: str) -> str:
-    """The words of Kafka's tool for topics when it is not let in."""
-    begun = time.monotonic()
-    done = run_tool(
-        "kafka4",
-        "org.apache.kafka.tools.TopicCommand",
-        *("--bootstrap-server", address, "--command-config", config, "--list"),
-    )
-    assert done.returncode != 0, done.stdout
-    assert time.monotonic() - begun < QUICK_SECONDS
-    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -63,7 +63,8 @@ class Security:
     """How a client proves who it is, and whom it trusts; paths are those of PEM files.
 
     Without a mechanism the certificate says who the client is. `token` is for OAUTHBEARER; clients on
-    librdkafka make an unsecured token for the user themselves.
+    librdkafka make an unsecured token for the user themselves. `keytab`, `realm` and `kerberos`, the path of
+    krb5.conf, are for GSSAPI.
     """
 
     ca: str
@@ -73,6 +74,9 @@ class Security:
     token: str = ""
     certificate: str = ""
     key: str = ""
+    keytab: str = ""
+    realm: str = ""
+    kerberos: str = ""
 
     def of_librdkafka(self) -> dict[str, str]:
         settings = {"security.protocol": "SASL_SSL" if self.mechanism else "SSL", "ssl.ca.location": self.ca}
@@ -82,6 +86,12 @@ class Security:
             settings |= {
                 "enable.sasl.oauthbearer.unsecure.jwt": "true",
                 "sasl.oauthbearer.config": f"principal={self.username}",
+            }
+        elif self.mechanism == "GSSAPI":
+            settings |= {
+                "sasl.kerberos.service.name": "kafka",
+                "sasl.kerberos.keytab": self.keytab,
+                "sasl.kerberos.principal": f"{self.username}@{self.realm}",
             }
         elif self.mechanism:
             settings |= {"sasl.username": self.username, "sasl.password": self.password}

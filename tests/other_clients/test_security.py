@@ -31,6 +31,14 @@ NOT_TRUSTED = {
     "sarama": "certificate signed by unknown authority",
     "kafkajs": "unable to verify the first certificate",
 }
+# What each client writes when the broker closes the connection on its first request.
+NOT_LOGGED_IN = {
+    "confluent-kafka": "Disconnected",
+    "kcat": "Failed to acquire metadata",
+    "franz": "is SASL missing?",
+    "sarama": "EOF",
+    "kafkajs": "Closed connection",
+}
 
 
 @pytest.fixture(
@@ -126,3 +134,8 @@ def test_a_certificate_that_has_expired(broker: Broker, files: TlsFiles, client:
 def test_a_client_without_a_certificate(broker: Broker, files: TlsFiles, client: OtherClient) -> None:
     said = refusal(client, broker.address_of("CERTIFICATE"), Security(files.trust))
     assert "certificate" in said
+
+
+def test_a_request_before_the_login(broker: Broker, files: TlsFiles, client: OtherClient) -> None:
+    said = refusal(client, broker.address_of("SASL"), Security(files.trust))
+    assert NOT_LOGGED_IN[client.name] in said

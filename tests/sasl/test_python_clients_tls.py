@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiokafka
+import aiokafka.errors
+import kafka.errors
 import pytest
 from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 import kafka
+from tests.support.certificates import make_certificate
 from tests.support.sasl_broker import sasl_ssl_broker
 from tests.support.sasl_walks import MECHANISMS, fresh
-from tests.support.tls_broker import TlsFiles
+from tests.support.tls_broker import TlsFiles, authority
 from tests.support.topics import topic_of_test
 from tidelog.testing import Broker
 
@@ -111,3 +114,28 @@ def test_certificates(broker: Broker, files: TlsFiles, topic: str) -> None:
     settings = certificate(broker, files.client_context(files.client("frank")))
     assert by_kafka_python(topic, settings) == VALUES
     assert by_aiokafka(topic, settings) == VALUES
+
+
+@pytest.mark.parametrize("listener", ["CERTIFICATE", "SASL"])
+def test_an_expired_certificate_and_a_client_without_a_login(
+    broker: Broker, files: TlsFiles, listener: str
+) -> None:
+    """The broker closes the connection, as Kafka does: after the handshake of TLS 1.3, or at the request."""
+    late = files.write("late.pem", make_certificate(authority(), "late", expired=True).pem())
+    settings = {
+        "bootstrap_servers": broker.address_of(listener),
+        "security_protocol": "SSL",
+        "ssl_context": files.client_context(late if listener == "CERTIFICATE" else None),
+    }
+    with pytest.raises(kafka.errors.KafkaTimeoutError):
+        kafka.KafkaProducer(**settings, bootstrap_timeout_ms=500)
+
+    async def start() -> None:
+        producer = aiokafka.AIOKafkaProducer(**settings)
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    with pytest.raises(aiokafka.errors.KafkaConnectionError):
+        asyncio.run(start())

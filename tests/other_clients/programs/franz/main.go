@@ -11,8 +11,12 @@ import (
 	"sync"
 	"time"
 
+	krb5 "github.com/jcmturner/gokrb5/v8/client"
+	"github.com/jcmturner/gokrb5/v8/config"
+	"github.com/jcmturner/gokrb5/v8/keytab"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/kerberos"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
@@ -26,6 +30,9 @@ type security struct {
 	Token       string
 	Certificate string
 	Key         string
+	Keytab      string
+	Realm       string
+	Kerberos    string
 }
 
 type arguments struct {
@@ -78,6 +85,13 @@ func (s security) options() []kgo.Opt {
 		options = append(options, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password}.AsSha512Mechanism()))
 	case "OAUTHBEARER":
 		options = append(options, kgo.SASL(oauth.Auth{Token: s.Token}.AsMechanism()))
+	case "GSSAPI":
+		settings, err := config.Load(s.Kerberos)
+		check(err)
+		keys, err := keytab.Load(s.Keytab)
+		check(err)
+		user := krb5.NewWithKeytab(s.Username, s.Realm, keys, settings)
+		options = append(options, kgo.SASL(kerberos.Auth{Client: user, Service: "kafka"}.AsMechanism()))
 	}
 	return options
 }

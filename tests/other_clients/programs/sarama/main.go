@@ -23,6 +23,9 @@ type security struct {
 	Token       string
 	Certificate string
 	Key         string
+	Keytab      string
+	Realm       string
+	Kerberos    string
 }
 
 type arguments struct {
@@ -102,6 +105,10 @@ func (s security) set(config *sarama.Config) {
 		sasl.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA512} }
 	case "OAUTHBEARER":
 		sasl.TokenProvider = tokens(s.Token)
+	case "GSSAPI":
+		sasl.GSSAPI = sarama.GSSAPIConfig{AuthType: sarama.KRB5_KEYTAB_AUTH, KeyTabPath: s.Keytab,
+			KerberosConfigPath: s.Kerberos, ServiceName: "kafka", Username: s.Username, Realm: s.Realm,
+			DisablePAFXFAST: true}
 	}
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +13,13 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.ports import free_port
+from tests.support.tls_broker import TlsFiles
 from tests.support.wait import eventually
+from tidelog.testing import Broker
 
 REALM = "TIDE.TEST"
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
+LISTENERS = {"KERBEROS": "SASL_PLAINTEXT", "SECURE": "SASL_SSL"}
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 
 
@@ -30,7 +34,7 @@ def missing() -> str | None:
 
 
 class Realm:
-    """`with Realm(tmp_path) as realm:` runs the KDC. The library of this process uses the realm meanwhile."""
+    """`with Realm(tmp_path) as realm:` runs the KDC. This process and its children use it meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,6 +44,8 @@ class Realm:
             "KRB5_KDC_PROFILE": str(folder / "kdc.conf"),
             "KRB5CCNAME": f"FILE:{folder / 'tickets'}",
             "KRB5RCACHEDIR": str(folder),
+            # Java reads none of the variables above.
+            "JAVA_TOOL_OPTIONS": f"-Djava.security.krb5.conf={folder / 'krb5.conf'}",
         }
         self._before = {name: os.environ.get(name) for name in self.variables}
         self._kdc: subprocess.Popen[bytes] | None = None
@@ -101,6 +107,38 @@ class Realm:
 
     def _run(self, *command: str) -> None:
         subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def kerberos_broker(keytab: str, files: TlsFiles, *, host: str = "localhost", **settings: object) -> Broker:
+    """A broker with `kerberos_settings`, where alice may do everything; the caller starts it."""
+    found: dict[str, object] = {**kerberos_settings(keytab, files, host=host)}
+    found |= {
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:alice;User:ANONYMOUS",
+    }
+    return Broker(found | settings)
+
+
+def kerberos_settings(
+    keytab: str, files: TlsFiles, *, host: str = "localhost", ports: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """A broker with the keytab of the service on `host`: the listeners KERBEROS and, with TLS, SECURE."""
+    protocols = {"PLAINTEXT": "PLAINTEXT", **LISTENERS}
+    ports = ports or dict.fromkeys(protocols, 0)
+    found = {
+        "listeners": ",".join(f"{name}://{host}:{port}" for name, port in ports.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+        "inter.broker.listener.name": "PLAINTEXT",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": files.server,
+        "sasl.kerberos.service.name": "kafka",
+        "connection.failed.authentication.delay.ms": "20",
+    }
+    for listener in LISTENERS:
+        prefix = f"listener.name.{listener.lower()}."
+        found[f"{prefix}sasl.enabled.mechanisms"] = "GSSAPI"
+        found[f"{prefix}gssapi.sasl.jaas.config"] = login_module(keytab, f"kafka/{host}")
+    return found
 
 
 def login_module(keytab: str, principal: str) -> str:
