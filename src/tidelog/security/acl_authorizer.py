@@ -39,6 +39,9 @@ REQUEST_TIMEOUT = "request.timeout.ms"
 PATTERNS_AT_ONCE = 50
 """The most patterns that get new rules in one step of the tree. Other changes wait for a step at most."""
 
+FILTERS_PER_STEP = 50
+"""How many filters are compared with a pattern in one step."""
+
 DECISIONS = 10_000
 """How many decisions are remembered."""
 
@@ -188,7 +191,8 @@ class AclAuthorizer:
             for place, chosen in enumerate(filters):
                 if chosen.matches_pattern(pattern):
                     wanted[place] = chosen
-                yield
+                if place % FILTERS_PER_STEP == 0:
+                    yield
             if any(_matches_any(wanted, entry) for entry in self.cache.entries(pattern)):
                 matched[pattern] = wanted
         return matched
