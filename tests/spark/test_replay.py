@@ -337,6 +337,18 @@ def test_planted_bug_without_its_name_in_the_commits_a_kill_doubles_events(
     assert len(rows(tmp_path, "credits")) == 6, "the check of the kills would notice"
 
 
+def test_an_event_from_the_future_stays_bad_unless_the_settings_of_collect_allow_it(tmp_path: Path) -> None:
+    quarantine(tmp_path, [bad(CREDITS, 0, event(CREDITS, 0, ts=START + 2 * 3_600_000))])
+    command = ["pipeline", "replay", "quarantine", "--data", str(tmp_path), "--since", "2020-01-01"]
+    before = CliRunner().invoke(main, command)
+    assert before.exit_code == 0, before.output
+    assert "1 events are still bad" in before.output
+    assert f"is more than 60 minutes ahead of its record ({START})" in before.output
+    after = CliRunner().invoke(main, [*command, "--set", "ahead_minutes=120"])
+    assert after.exit_code == 0, after.output
+    assert ids(tmp_path, "credits") == ["e-0"]
+
+
 def test_the_tool_replays_and_says_what_it_did(tmp_path: Path) -> None:
     some(tmp_path)
     command = ["pipeline", "replay", "quarantine", "--data", str(tmp_path), "--since", "2020-01-01"]
