@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tidelog.console.api import Call, Done, Endpoint
+from tidelog.console.api_overview import FRESH_SECONDS
 from tidelog.console.configs import BrokerConfigRow, broker_configs, compare
 from tidelog.console.errors import ApiError, not_found
 from tidelog.console.formats import plural
@@ -137,7 +138,7 @@ async def list_log_dirs(call: Call[None, None]) -> LogDirList:
     items: list[LogDirItem] = []
     others: list[int] | None = None
     if local is not None:
-        figures = await local.figures()
+        figures = await local.figures(FRESH_SECONDS)
         items = [
             LogDirItem(
                 figures.broker_id,
