@@ -53,6 +53,20 @@ def test_names_of_topics_and_groups(bootstrap: str, tool: Tool, new_name: NewNam
     assert completed(["consume", *there, topic, "-g"], group[:-2]) == [group]
 
 
+def test_loading_the_client_is_not_the_time_of_the_cluster() -> None:
+    """On a busy machine it takes longer than the limit: nothing was ever completed there."""
+    program = """
+import sys
+import click
+from tidelog.cli import name_completion
+name_completion.ask = lambda ctx, names: [str("tidelog.clients.admin.blocking" in sys.modules)]
+context, option = click.Context(click.Command("t")), click.Option(["-t"])
+print([item.value for item in name_completion.complete_topics(context, option, "")])
+"""
+    asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert asked.stdout == "['True']\n"
+
+
 def test_a_cluster_that_does_not_answer_completes_nothing_soon(silent: str) -> None:
     began = time.monotonic()
     assert completed(["topics", "--bootstrap-server", silent, "--topic"]) == []

@@ -25,6 +25,8 @@ def completing(list_names: Callable[[Admin], Iterable[str]]) -> Complete:
 
         from click.shell_completion import CompletionItem
 
+        import tidelog.clients.admin.blocking  # noqa: F401  # loading it is not the cluster's time
+
         found: list[str] = []
         # The client has time-outs of its own; the thread is for what they do not cover.
         asking = Thread(target=lambda: found.extend(ask(ctx, list_names)), daemon=True)
