@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
+from typing import cast
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from tests.cli.client_tools import NewName, Tool, tool
 from tests.cli.test_terminals import HIDE_CURSOR, SHOW_CURSOR, Terminal, on_a_terminal
 from tests.support.group_members import Members
 from tests.support.wait import eventually
-from tidelog.cli.cluster_load import ClusterSample, load_between
+from tidelog.cli import top
+from tidelog.cli.cluster_load import ClusterLoad, ClusterSample, load_between
 from tidelog.cli.top import arranged, fitting, next_sort, rate, screen, size, view
+from tidelog.clients.admin import Admin
+from tidelog.errors import KafkaError, NetworkException
 from tidelog.testing import Broker
 
 __all__ = ["tool"]
@@ -140,6 +145,34 @@ def test_without_a_terminal_it_asks_for_once(tool: Tool, arguments: tuple[str, .
     result = tool("top", *arguments)
     assert result.exit_code == 1
     assert "--once" in result.stderr
+
+
+def test_the_last_figures_stay_while_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[ClusterSample | KafkaError] = [BEFORE, NetworkException("nobody is there"), AFTER]
+    presses = ["", "", "q"]
+    shown: list[str] = []
+
+    def sample(admin: object) -> ClusterSample:
+        look = looks.pop(0)
+        if isinstance(look, KafkaError):
+            raise look
+        return look
+
+    def drawn(load: ClusterLoad, sort: str, limit: int, height: int, notice: str) -> Group:
+        made = screen(load, sort, limit, height, notice)
+        console = Console(width=100, record=True, file=StringIO())
+        console.print(made)
+        shown.append(console.export_text())
+        return made
+
+    monkeypatch.setattr(top, "sample", sample)
+    monkeypatch.setattr(top, "screen", drawn)
+    monkeypatch.setattr(top, "keys", lambda: nullcontext(lambda seconds: presses.pop(0)))
+    top.watch(cast("Admin", None), 0.0, "rate", 0)
+    first, without, again = shown
+    assert "no answer" not in first + again
+    assert "no answer, asking again: nobody is there" in without
+    assert "20/s" in again
 
 
 def test_keys_on_a_terminal() -> None:

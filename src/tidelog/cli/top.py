@@ -23,9 +23,10 @@ from tidelog.cli.cluster_load import (
     load_between,
     sample,
 )
-from tidelog.cli.flags import WrongUsage, bootstrap_server, switch, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, error_words, switch, valued
 from tidelog.cli.output import FORM, FORMS, connected_admin, failing, print_json, tool_command
 from tidelog.cli.terminal import visible
+from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -133,10 +134,13 @@ def flat(load: ClusterLoad) -> Iterator[tuple[str, str, dict[str, object]]]:
         yield "group", group.group, asdict(group)
 
 
-def view(load: ClusterLoad, sort: str, *, keys: bool = False, more: tuple[int, int] = (0, 0)) -> Group:
+def view(
+    load: ClusterLoad, sort: str, *, keys: bool = False, more: tuple[int, int] = (0, 0), notice: str = ""
+) -> Group:
     """Three tables. Names come from others: control characters of theirs are escaped.
 
-    `keys` adds a line with the keys, `more` says how many topics and groups are not shown.
+    `keys` adds a line with the keys, `notice` one with its text, `more` says how many topics and groups are
+    not shown.
     """
     from rich.console import Group
     from rich.table import Table
@@ -187,18 +191,20 @@ def view(load: ClusterLoad, sort: str, *, keys: bool = False, more: tuple[int, i
     return Group(
         line(f"cluster {load.cluster}, sorted by {sort}"),
         *([line(f"keys: {KEYS}")] if keys else []),
+        *([line(notice)] if notice else []),
         table(("broker", "leaders", "replicas", "records", "bytes"), brokers),
         table(("topic", "partitions", "records", "bytes in", "bytes", "out of sync"), topics, more[0]),
         table(("group", "state", "lag", "consumed", "topics"), groups, more[1]),
     )
 
 
-def screen(load: ClusterLoad, sort: str, limit: int, height: int) -> Group:
+def screen(load: ClusterLoad, sort: str, limit: int, height: int, notice: str = "") -> Group:
     """What fits on a terminal of so many lines."""
     topics, groups = len(load.topics), len(load.groups)
-    shown = (limit, limit) if limit else fitting(height, len(load.brokers), topics, groups)
+    free = height - bool(notice)
+    shown = (limit, limit) if limit else fitting(free, len(load.brokers), topics, groups)
     more = (max(topics - shown[0], 0), max(groups - shown[1], 0))
-    return view(arranged(load, sort, *shown), sort, keys=True, more=more)
+    return view(arranged(load, sort, *shown), sort, keys=True, more=more, notice=notice)
 
 
 def rate(number: float) -> str:
@@ -214,24 +220,30 @@ def size(number: float) -> str:
 
 
 def watch(admin: Admin, interval: float, sort: str, limit: int) -> None:
-    """Draw until q or Ctrl-C."""
+    """Draw until q or Ctrl-C. While no broker answers, the last figures stay, with a line that says so."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
     before: ClusterSample = sample(admin)
     after = before
+    notice = ""
     due = time.monotonic() + interval
     with Live(console=console, screen=True, auto_refresh=False) as live, keys() as pressed:
         while True:
-            live.update(screen(load_between(before, after), sort, limit, console.height), refresh=True)
+            shown = screen(load_between(before, after), sort, limit, console.height, notice)
+            live.update(shown, refresh=True)
             pressed_keys = pressed(max(0.0, due - time.monotonic()))
             if not ENDS.isdisjoint(pressed_keys):
                 return
             for key in pressed_keys:
                 sort = next_sort(sort, key)
             if not pressed_keys:
-                before, after = after, sample(admin)
+                try:
+                    before, after = after, sample(admin)
+                    notice = ""
+                except KafkaError as error:
+                    notice = f"no answer, asking again: {error_words(error)}"
                 due = time.monotonic() + interval
 
 
