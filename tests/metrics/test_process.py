@@ -14,7 +14,7 @@ from tidelog.metrics import process
 @pytest.mark.parametrize("is_old_kernel", [False, True])
 def test_open_descriptors_are_counted(monkeypatch: pytest.MonkeyPatch, is_old_kernel: bool) -> None:
     if is_old_kernel:
-        monkeypatch.setattr(process.os, "stat", lambda path: SimpleNamespace(st_size=0))
+        monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_size=0))
     before = process.open_descriptors()
     with ExitStack() as files:
         for _ in range(100):
@@ -29,5 +29,5 @@ def test_open_descriptors_are_counted(monkeypatch: pytest.MonkeyPatch, is_old_ke
 )
 def test_descriptors_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape would hold the loop for as long as the listing of thousands takes."""
-    monkeypatch.setattr(process.os, "listdir", lambda path: pytest.fail(f"{path} is listed"))
+    monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} is listed"))
     assert process.open_descriptors() > 2

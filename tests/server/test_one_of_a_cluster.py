@@ -19,10 +19,11 @@ from tidelog.controller import cluster_controller
 from tidelog.endpoints import Endpoint
 from tidelog.errors import ErrorCode, NetworkException
 from tidelog.metadata.async_tree import AsyncTree
-from tidelog.metadata.cluster_store import BrokerRegistration, ClusterStore
+from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.nodes import BrokerNode as RegistrationNode
 from tidelog.metadata.nodes import ControllerNode
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
+from tidelog.metadata.state import BrokerRegistration
 from tidelog.metadata.zookeeper import session
 from tidelog.network.loop import BrokerLoop
 from tidelog.protocol.messages.alter_client_quotas import (
