@@ -12,6 +12,7 @@ import pytest
 
 from tests.clients.fake_broker import SILENCE, Answer, FakeBroker
 from tests.clients.peers import Peer, hang_up, raw, silence, versions
+from tidelog.clients import links
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.errors import (
@@ -335,6 +336,48 @@ def test_the_metadata_is_refreshed_when_a_known_broker_cannot_be_reached() -> No
             network.view.nodes = {**network.view.nodes, 7: BrokerNode(7, "127.0.0.1", 1)}
             assert network.connection_if_ready(7) is None
             await network.wait_for(lambda: 7 not in network.view.nodes, 5, "not refreshed")
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+
+
+@pytest.mark.parametrize("hangs_up", [True, False], ids=["after-an-attempt", "during-an-attempt"])
+def test_metadata_come_from_other_brokers_than_one_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, hangs_up: bool
+) -> None:
+    """A paused broker accepts connections and says nothing: chance must not choose it again and again."""
+    monkeypatch.setattr(links.random, "shuffle", lambda nodes: nodes.sort(key=lambda node: node.id))
+    connections: list[asyncio.StreamWriter] = []
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        if hangs_up:
+            writer.close()
+
+    async def main(broker: FakeBroker) -> None:
+        patient = {"socket_connection_setup_timeout_ms": 60_000}
+        async with (
+            await asyncio.start_server(connected, "127.0.0.1", 0) as server,
+            client(broker.bootstrap, **patient) as network,
+        ):
+            port = server.sockets[0].getsockname()[1]
+            network.view.nodes = {
+                0: BrokerNode(0, "127.0.0.1", port),
+                7: BrokerNode(7, "127.0.0.1", broker.port),
+            }
+            waiting = asyncio.create_task(network.connection(0))
+            if hangs_up:
+                with pytest.raises(NetworkException):
+                    await waiting
+            else:
+                await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                assert (await network.any_connection()).node.port == broker.port
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            for writer in connections:
+                writer.close()
+        assert len(connections) == 1
 
     with FakeBroker() as broker:
         asyncio.run(main(broker))

@@ -162,9 +162,13 @@ class Links:
         return await self._first_to_connect(timeout)
 
     async def _first_to_connect(self, timeout: float | None) -> AsyncConnection:
-        """Try the brokers in random order, then the bootstrap servers."""
+        """Try the brokers in random order, then the bootstrap servers.
+
+        Brokers that did not answer the last attempt, or do not answer this one, come after the others.
+        """
         nodes = list(self._view.nodes.values())
         random.shuffle(nodes)
+        nodes.sort(key=lambda node: self._doubt(node.id))
         if not nodes or self.may_rebootstrap:
             again = list(self._bootstrap)
             random.shuffle(again)
@@ -180,6 +184,11 @@ class Links:
                 last = error
         names = ", ".join(node.address for node in nodes)
         raise NoBrokersAvailableException(f"no broker can be reached at {names}: {last}") from last
+
+    def _doubt(self, node_id: int) -> tuple[bool, bool]:
+        """Whether the last attempt to connect failed, and whether one is under way."""
+        link = self._links.get(node_id)
+        return (False, False) if link is None else (link.failures > 0, link.attempt is not None)
 
     def _link(self, node_id: int) -> Link:
         node = self._view.nodes.get(node_id)

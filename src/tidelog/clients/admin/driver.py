@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from tidelog.clients.admin.results import error_from, names_in, settled
@@ -164,7 +165,13 @@ class AdminApiDriver:
 
         async def ask() -> R:
             timeout = self.request_timeout(deadline) + GRACE_SECONDS
-            found = await self.client.call_controller(request, answer, timeout=timeout)
+            try:
+                found = await self.client.call_controller(request, answer, timeout=timeout)
+            except NetworkException:
+                # Another broker may be the controller by now.
+                with suppress(TimeoutException):
+                    await self.client.refresh(timeout=deadline.left)
+                raise
             if code_of(found) == NotController.code:
                 await self.client.refresh(timeout=deadline.left)
                 raise NotController(f"{api_name(type(request))}: the broker is not the controller")
