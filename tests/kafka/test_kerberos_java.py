@@ -1,24 +1,20 @@
-"""Kafka's own clients and Spark's connector log in by Kerberos over TLS, and are refused as at Kafka 3.9."""
+"""Kafka's own clients and Spark's connector log in by Kerberos, with TLS and without."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kafka.java_clients import refusal, write, write_and_read
-from tests.kafka.servers import new_kafka
+from tests.kafka.java_clients import write, write_and_read
 from tests.kafka.spark_connector import Connector
-from tests.support.kerberos import LISTENERS, Realm, kerberos_broker, kerberos_settings, login_module, missing
-from tests.support.ports import free_port
+from tests.support.kerberos import LISTENERS, Realm, kerberos_broker, login_module, missing
 from tests.support.tls_broker import TlsFiles
 from tests.support.topics import topic_of_test
 from tidelog.testing import Broker
 
 VALUES = [f"{number:02d}" for number in range(20)]
-REFUSED = "invalid credentials with SASL mechanism GSSAPI"
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +79,3 @@ def test_the_connector_of_spark_logs_in(
     assert isinstance(rows["rows"], list)
     assert len(rows["rows"]) == len(VALUES)
     assert streamed == {"batches": {"0": VALUES}}
-
-
-def test_a_ticket_for_other_keys_is_refused_as_at_kafka(
-    realm: Realm, files: TlsFiles, alice: str, tmp_path: Path
-) -> None:
-    """The service gets new keys while the brokers run with a keytab of the old ones."""
-    old = str(shutil.copy(realm.keytab("kafka/127.0.0.1"), tmp_path / "old.keytab"))
-    config = write(tmp_path, client(files, alice))
-    ports = {name: free_port() for name in ("PLAINTEXT", *LISTENERS)}
-    settings = kerberos_settings(old, files, host="127.0.0.1", ports=ports)
-    with (
-        kerberos_broker(old, files, host="127.0.0.1") as broker,
-        new_kafka("kafka3", tmp_path / "kafka", settings, port=ports["PLAINTEXT"]),
-    ):
-        realm.keytab("kafka/127.0.0.1")
-        for address in (f"127.0.0.1:{ports['SECURE']}", broker.address_of("SECURE")):
-            assert REFUSED in refusal(address, config)

@@ -138,6 +138,19 @@ def test_the_connector_of_spark_logs_in(
     assert streamed["batches"] == {"0": [f"{number:02d}" for number in range(20)]}
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [("PLAIN", "Invalid username or password"), ("SCRAM-SHA-256", "invalid credentials with SASL mechanism")],
+)
+def test_the_connector_of_spark_is_told_of_a_wrong_password(
+    broker: Broker, connector: Connector, topic: str, mechanism: str, words: str
+) -> None:
+    wrong = client_file(mechanism, "wrong")
+    options: dict[str, object] = {f"kafka.{name}": value for name, value in wrong.items()}
+    options |= {"kafka.bootstrap.servers": broker.address_of("LOGIN"), "subscribe": topic}
+    assert words in str(connector.batch(options)["error"])
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_connector_of_spark_writes_with_a_login(
     broker: Broker, connector: Connector, tmp_path: Path, topic: str, mechanism: str

@@ -33,7 +33,6 @@ NOT_TRUSTED = {
 }
 # What each client writes when the broker closes the connection on its first request.
 NOT_LOGGED_IN = {
-    "confluent-kafka": "Disconnected",
     "kcat": "Failed to acquire metadata",
     "franz": "is SASL missing?",
     "sarama": "EOF",
@@ -137,5 +136,7 @@ def test_a_client_without_a_certificate(broker: Broker, files: TlsFiles, client:
 
 
 def test_a_request_before_the_login(broker: Broker, files: TlsFiles, client: OtherClient) -> None:
+    if client.name not in NOT_LOGGED_IN:
+        pytest.skip("librdkafka tells its callback nothing and tries again; kcat shows what it does")
     said = refusal(client, broker.address_of("SASL"), Security(files.trust))
     assert NOT_LOGGED_IN[client.name] in said

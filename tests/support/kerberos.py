@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,35 +109,26 @@ class Realm:
 
 
 def kerberos_broker(keytab: str, files: TlsFiles, *, host: str = "localhost", **settings: object) -> Broker:
-    """A broker with `kerberos_settings`, where alice may do everything; the caller starts it."""
-    found: dict[str, object] = {**kerberos_settings(keytab, files, host=host)}
-    found |= {
-        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-        "super.users": "User:alice;User:ANONYMOUS",
-    }
-    return Broker(found | settings)
+    """A broker with the keytab of the service on `host`, where alice may do everything; the caller starts it.
 
-
-def kerberos_settings(
-    keytab: str, files: TlsFiles, *, host: str = "localhost", ports: Mapping[str, int] | None = None
-) -> dict[str, str]:
-    """A broker with the keytab of the service on `host`: the listeners KERBEROS and, with TLS, SECURE."""
+    Its listeners are KERBEROS and, with TLS, SECURE.
+    """
     protocols = {"PLAINTEXT": "PLAINTEXT", **LISTENERS}
-    ports = ports or dict.fromkeys(protocols, 0)
-    found = {
-        "listeners": ",".join(f"{name}://{host}:{port}" for name, port in ports.items()),
+    found: dict[str, object] = {
+        "listeners": ",".join(f"{name}://{host}:0" for name in protocols),
         "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
-        "inter.broker.listener.name": "PLAINTEXT",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": files.server,
         "sasl.kerberos.service.name": "kafka",
-        "connection.failed.authentication.delay.ms": "20",
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:alice;User:ANONYMOUS",
+        "connection.failed.authentication.delay.ms": 20,
     }
     for listener in LISTENERS:
         prefix = f"listener.name.{listener.lower()}."
         found[f"{prefix}sasl.enabled.mechanisms"] = "GSSAPI"
         found[f"{prefix}gssapi.sasl.jaas.config"] = login_module(keytab, f"kafka/{host}")
-    return found
+    return Broker(found | settings)
 
 
 def login_module(keytab: str, principal: str) -> str:
