@@ -93,7 +93,7 @@ def _flag(option: click.Option, context: click.Context) -> str:
 
 
 def metrics_page() -> str:
-    """Every metric of a broker that has a topic, a group and a transaction."""
+    """Every metric of a broker that has a topic, a group, a transaction and a listener with TLS."""
     parts = [METRICS_INTRODUCTION, "| metric | type | labels | what it is |", "|---|---|---|---|"]
     for name, (kind, text, labels) in sorted(metrics().items()):
         shown = ", ".join(f"`{label}`" for label in labels)
@@ -122,7 +122,7 @@ def _scrape() -> str:
     from tidelog.testing import Broker
 
     address = f"127.0.0.1:{_free_port()}"
-    with Broker(metrics_listener=address) as broker:
+    with Broker({**_tls_settings(), "metrics.listener": address}) as broker:
         servers = {"bootstrap_servers": broker.bootstrap_servers}
         broker.create_topic("orders")
         with Producer(**servers, transactional_id="till") as producer, producer.transaction():
@@ -134,6 +134,20 @@ def _scrape() -> str:
             with urllib.request.urlopen(f"http://{address}/metrics") as answer:
                 text: str = answer.read().decode()
                 return text
+
+
+def _tls_settings() -> dict[str, object]:
+    """A second listener, with TLS and a certificate of its own."""
+    from tidelog.security.certificates import CertificateAuthority
+
+    authority = CertificateAuthority.create("reference", days=1)
+    pair = authority.broker("reference", ["127.0.0.1"])
+    return {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": pair.key_pem().decode(),
+        "ssl.keystore.certificate.chain": pair.certificate_pem().decode(),
+    }
 
 
 def _free_port() -> int:
