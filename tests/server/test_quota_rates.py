@@ -1,7 +1,7 @@
 """The rate that clients with a quota reach, and the clients without one beside them.
 
 The short form has a few seconds and few clients, the long form 30 seconds and 20 clients. The same rates
-under a simulated clock are in test_simulated_quota_rates.
+under a simulated clock are in test_simulated_quota_rates, the quota of time is in test_request_time_quota.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tests.support.raw import RawConnection
 from tests.support.scale import scale
 from tidelog import Consumer, OffsetSpec, Producer, TopicPartition
 from tidelog.clients.admin.users import QuotaEntity
-from tidelog.protocol.messages.metadata import MetadataRequest
 
 APP: QuotaEntity = (("client-id", "app"),)
 # Small, so that a slow machine has time for them.
@@ -75,15 +74,6 @@ class Loads:
         def run() -> None:
             while not self.ended.is_set():
                 counts[index] += fetched_bytes(fetch(connection, max_bytes=FETCHED))
-
-        self._start(run)
-
-    def ask(self, connection: RawConnection) -> None:
-        """Requests that cost time and few bytes."""
-
-        def run() -> None:
-            while not self.ended.is_set():
-                connection.call(MetadataRequest(topics=None), 9)
 
         self._start(run)
 
@@ -211,26 +201,4 @@ def test_many_consumers_share_a_quota_and_others_are_not_slowed(broker: QuotaBro
         time.sleep(0.02)
     rate = (sum(counts) - counted_from) / (time.monotonic() - counted_at)
     check_rate(rate, limit, quiet and is_quiet(broker))
-    assert slowest < 2.0 or not quiet
-
-
-@pytest.mark.long
-def test_many_clients_share_a_quota_of_time_and_others_are_not_slowed(
-    broker: QuotaBroker, loads: Loads
-) -> None:
-    percent = 10.0
-    broker.set_quota(APP, request_percentage=percent)
-    quiet = is_quiet(broker)
-    for _ in range(CLIENTS):
-        loads.ask(broker.connect())
-    time.sleep(WARM_UP_SECONDS)
-    other = broker.connect(client_id="other")
-    shares, slowest, began = list[float](), 0.0, time.monotonic()
-    while time.monotonic() - began < SECONDS:
-        asked = time.monotonic()
-        assert produce(other, 10) == 0
-        slowest = max(slowest, time.monotonic() - asked)
-        shares.append(broker.metrics()["kafka_server_request_request_time", "", "app"])
-        time.sleep(0.1)
-    check_rate(sum(shares) / len(shares), percent, quiet and is_quiet(broker))
     assert slowest < 2.0 or not quiet
