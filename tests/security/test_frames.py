@@ -190,7 +190,7 @@ def test_changed_requests_between_brokers(tmp_path: Path) -> None:
         assert flood.outcomes[Outcome.ANSWERED] > FRAMES_BETWEEN_BROKERS // 10
         assert surprises(broker.log(), EXPECTED_ERRORS) == []
         assert resident_bytes(broker.pid) - before < 80 * MEGABYTE
-        broker.restart()
+        broker.restart(kill=True)  # a controlled shutdown would wait for a controller that the frames made up
         with Honest(broker.address):
             pass
 
