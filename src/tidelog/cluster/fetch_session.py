@@ -404,7 +404,7 @@ class FetchSessionCache:
     """The sessions of this broker."""
 
     def __init__(self, clock: Clock, max_sessions: int, rng: random.Random | None = None) -> None:
-        """`rng` gives the numbers of sessions: clients of one principal should not guess those of others."""
+        """`rng` chooses the session ids. No client should be able to guess an id."""
         self._clock = clock
         self._max_sessions = max_sessions
         self._random = rng or random.SystemRandom()

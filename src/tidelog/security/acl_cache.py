@@ -152,7 +152,7 @@ class AclCache:
                 yield ResourcePattern(AclResourceType(kind), name, PREFIXED)
 
     def matching(self, wanted: AclBindingFilter) -> Iterator[AclBinding | None]:
-        """The rules that match, and None before those of each pattern: others may run then."""
+        """The matching rules, with a None before each pattern. The caller may rest at a None."""
         for pattern in self.patterns():
             yield None
             if wanted.matches_pattern(pattern):

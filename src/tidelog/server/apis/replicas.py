@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tidelog.server.cluster_services import ClusterServices  # a broker alone does not load it
 
 ERROR_FROM = 1
-"""The first version of ElectLeaders whose answer has an error beside those of the partitions."""
+"""ElectLeaders answers have a top-level error from this version on."""
 PREFERRED = ElectionType.PREFERRED
 UNCLEAN = ElectionType.UNCLEAN
 
